@@ -1,0 +1,319 @@
+//! A component that is a policy: sniffed, compiled within limits, checked against the contract, described.
+//!
+//! Nothing here ever hands bytes to `deserialize`: a dropped file cannot become native code.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use wasmtime::component::{Component, InstancePre};
+use wasmtime::{Engine, Precompiled};
+
+use crate::claim::ClaimingPolicy;
+use crate::contract::shape::{self, Mismatch, Roles};
+use crate::contract::v1::exports::fulcrum::policy::{claiming, lifecycle, scoring};
+use crate::failure::Failure;
+use crate::guest::{self, WasmClaiming, WasmScoring};
+use crate::refusal::Refusal;
+use crate::runtime::{GuestLog, GuestState, Runtime};
+use crate::schema::Schema;
+use crate::seat::{Identity, ScoringFactory, ScoringPolicy};
+
+/// What a policy says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Its own name; the host knows it by its file name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// One sentence.
+    pub summary: String,
+    /// JSON Schema of its configuration, empty for any object.
+    pub config_schema: String,
+}
+
+/// See the module. Compiled once, shared by all instances.
+pub struct Artifact {
+    runtime: Arc<Runtime>,
+    digest: String,
+    size_bytes: usize,
+    pre: InstancePre<GuestState>,
+    lifecycle: lifecycle::GuestIndices,
+    scoring: Option<scoring::GuestIndices>,
+    claiming: Option<claiming::GuestIndices>,
+    description: Description,
+    schema: Schema,
+}
+
+impl Artifact {
+    /// Loads a component. Takes milliseconds to seconds: never on a serving thread.
+    pub fn load(runtime: &Arc<Runtime>, bytes: &[u8]) -> Result<Arc<Self>, Refusal> {
+        sniff(bytes, runtime.limits().artifact_bytes)?;
+        let component = compile(runtime, bytes)?;
+        let ty = component.component_type();
+        let roles = shape::check(runtime.engine(), &ty).map_err(|mismatch| match mismatch {
+            Mismatch::Version(found) => Refusal::Version { found },
+            Mismatch::Imports(names) => Refusal::Imports { names },
+            Mismatch::OtherWorld(exports) => Refusal::OtherWorld { exports },
+            Mismatch::Differences(lines) => Refusal::Differences { lines },
+        })?;
+        let resources = |error: wasmtime::Error| Refusal::Resources { error: format!("{error:#}") };
+        component.initialize_copy_on_write_image().map_err(resources)?;
+        let pre = runtime.linker().instantiate_pre(&component).map_err(resources)?;
+        let lifecycle = lifecycle::GuestIndices::new(&pre).map_err(resources)?;
+        let scoring = roles.scoring.then(|| scoring::GuestIndices::new(&pre)).transpose();
+        let claiming = roles.claiming.then(|| claiming::GuestIndices::new(&pre)).transpose();
+        let mut artifact = Self {
+            runtime: runtime.clone(),
+            digest: digest(bytes),
+            size_bytes: bytes.len(),
+            lifecycle,
+            scoring: scoring.map_err(resources)?,
+            claiming: claiming.map_err(resources)?,
+            pre,
+            description: Description {
+                name: String::new(),
+                version: String::new(),
+                summary: String::new(),
+                config_schema: String::new(),
+            },
+            schema: Schema::any(),
+        };
+        artifact.description = artifact.ask_description()?;
+        artifact.schema = Schema::parse(&artifact.description.config_schema)?;
+        Ok(Arc::new(artifact))
+    }
+
+    /// Returns the lower-case hex sha256 of the component.
+    #[must_use]
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Returns the size of the component in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// Returns what the policy says about itself.
+    #[must_use]
+    pub fn describe(&self) -> &Description {
+        &self.description
+    }
+
+    /// Returns the questions it answers.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        Roles { scoring: self.scoring.is_some(), claiming: self.claiming.is_some() }
+    }
+
+    /// Gives it a name and a configuration, checked against its schema and by its own `configure`.
+    pub fn configured(self: &Arc<Self>, name: &str, config: Value) -> Result<Loaded, Refusal> {
+        self.schema.check(&config)?;
+        let text = config.to_string();
+        let identity =
+            Arc::new(Identity { name: name.to_owned(), digest: self.digest.clone(), config: text });
+        let log = GuestLog::new(name, &self.digest, self.runtime.limits());
+        let loaded = Loaded { artifact: self.clone(), identity, config, log };
+        let start = |failure| Refusal::Start { failure };
+        let mut body = loaded.instantiate(self.runtime.limits().load_deadline).map_err(start)?;
+        loaded
+            .configure(&mut body, self.runtime.limits().load_deadline)
+            .map_err(|failure| Refusal::Configure { failure })?;
+        Ok(loaded)
+    }
+
+    fn ask_description(&self) -> Result<Description, Refusal> {
+        let limits = self.runtime.limits();
+        let mut cell = self.runtime.cell(GuestLog::new("?", &self.digest, limits));
+        let start = |failure| Refusal::Start { failure };
+        let instance = cell.instantiate(&self.pre, limits.load_deadline).map_err(start)?;
+        let found = cell
+            .enter(limits.load_deadline, |store| {
+                self.lifecycle.load(&mut *store, &instance)?.call_describe(store)
+            })
+            .map_err(|failure| Refusal::Describe { failure })?;
+        let bad = |error: String| Err(Refusal::Description { error });
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if found.name.is_empty() || found.name.len() > 64 || !found.name.chars().all(is_name) {
+            return bad(format!("the name must be 1 to 64 of a-z, 0-9 and -, it is {:.64?}", found.name));
+        }
+        let texts = [
+            ("version", found.version.len(), 64),
+            ("summary", found.summary.len(), 1024),
+            ("config-schema", found.config_schema.len(), 65_536),
+        ];
+        if let Some((field, len, max)) = texts.into_iter().find(|(_, len, max)| len > max) {
+            return bad(format!("the field {field} has {len} bytes, at most {max} are allowed"));
+        }
+        let lifecycle::Description { name, version, summary, config_schema } = found;
+        Ok(Description { name, version, summary, config_schema })
+    }
+}
+
+/// A policy version: an artifact with its name and effective configuration. Makes instances.
+pub struct Loaded {
+    artifact: Arc<Artifact>,
+    identity: Arc<Identity>,
+    config: Value,
+    log: Arc<GuestLog>,
+}
+
+impl Loaded {
+    /// Returns the artifact.
+    #[must_use]
+    pub fn artifact(&self) -> &Arc<Artifact> {
+        &self.artifact
+    }
+
+    /// Returns the effective configuration.
+    #[must_use]
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// Returns how many log lines of this version were dropped.
+    #[must_use]
+    pub fn log_lines_dropped(&self) -> u64 {
+        self.log.dropped()
+    }
+
+    /// Makes an instance for the scoring role with other deadlines than in service, for loading and proving.
+    pub(crate) fn make_scoring(&self, deadline: std::time::Duration) -> Result<WasmScoring, Failure> {
+        let Some(indices) = &self.artifact.scoring else {
+            return Err(Failure::Illegal("it does not offer the scoring role".to_owned()));
+        };
+        let mut body = self.instantiate(deadline)?;
+        self.configure(&mut body, deadline)?;
+        let exports = indices
+            .load(body.cell.store(), &body.instance)
+            .map_err(|error| Failure::Illegal(format!("{error:#}")))?;
+        Ok(WasmScoring::new(body.cell, exports, deadline))
+    }
+
+    /// Makes an instance for the claiming role.
+    pub fn make_claiming(&self) -> Result<Box<dyn ClaimingPolicy>, Failure> {
+        let deadline = self.artifact.runtime.limits().claiming_deadline;
+        Ok(Box::new(self.make_claiming_within(deadline)?))
+    }
+
+    pub(crate) fn make_claiming_within(
+        &self,
+        deadline: std::time::Duration,
+    ) -> Result<WasmClaiming, Failure> {
+        let Some(indices) = &self.artifact.claiming else {
+            return Err(Failure::Illegal("it does not offer the claiming role".to_owned()));
+        };
+        let mut body = self.instantiate(deadline)?;
+        self.configure(&mut body, deadline)?;
+        let exports = indices
+            .load(body.cell.store(), &body.instance)
+            .map_err(|error| Failure::Illegal(format!("{error:#}")))?;
+        Ok(WasmClaiming::new(body.cell, exports, deadline))
+    }
+
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.artifact.runtime
+    }
+
+    fn instantiate(&self, deadline: std::time::Duration) -> Result<Body, Failure> {
+        let mut cell = self.artifact.runtime.cell(self.log.clone());
+        let instance = cell.instantiate(&self.artifact.pre, deadline)?;
+        Ok(Body { cell, instance })
+    }
+
+    fn configure(&self, body: &mut Body, deadline: std::time::Duration) -> Result<(), Failure> {
+        let result = body.cell.enter(deadline, |store| {
+            let exports = self.artifact.lifecycle.load(&mut *store, &body.instance)?;
+            exports.call_configure(store, &self.identity.config)
+        })?;
+        result.map_err(guest::declared)
+    }
+}
+
+impl ScoringFactory for Loaded {
+    fn identity(&self) -> &Arc<Identity> {
+        &self.identity
+    }
+
+    fn make(&self) -> Result<Box<dyn ScoringPolicy>, Failure> {
+        Ok(Box::new(self.make_scoring(self.artifact.runtime.limits().scoring_deadline)?))
+    }
+}
+
+struct Body {
+    cell: crate::runtime::Cell,
+    instance: wasmtime::component::Instance,
+}
+
+/// Returns the lower-case hex sha256 of some bytes.
+#[must_use]
+pub fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        use std::fmt::Write as _;
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Tells a component from everything people drop by mistake, before any parser sees it.
+fn sniff(bytes: &[u8], size_max: usize) -> Result<(), Refusal> {
+    const CORE: [u8; 8] = *b"\0asm\x01\0\0\0";
+    const COMPONENT: [u8; 8] = *b"\0asm\x0d\0\x01\0";
+    if bytes.is_empty() {
+        return Err(Refusal::Empty);
+    }
+    if bytes.len() > size_max {
+        return Err(Refusal::TooLarge { bytes: bytes.len() as u64, max: size_max });
+    }
+    if bytes.starts_with(b"\x7fELF") || Engine::detect_precompiled(bytes).is_some_and(is_native) {
+        return Err(Refusal::Precompiled);
+    }
+    if bytes.starts_with(&CORE) {
+        return Err(Refusal::CoreModule);
+    }
+    if bytes.starts_with(&COMPONENT) {
+        return Ok(());
+    }
+    if bytes.starts_with(b"\0asm") {
+        return Err(Refusal::Damaged { error: "the header is cut off or of an unknown version".to_owned() });
+    }
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]);
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with(";;");
+    if text.lines().find(is_code).is_some_and(|line| {
+        line.trim_start().starts_with("(component") || line.trim_start().starts_with("(module")
+    }) {
+        return Err(Refusal::Text);
+    }
+    Err(Refusal::NotWasm { start: format!("{:?}", text.chars().take(8).collect::<String>()) })
+}
+
+fn is_native(kind: Precompiled) -> bool {
+    matches!(kind, Precompiled::Module | Precompiled::Component)
+}
+
+/// Compiles on a thread of its own, one at a time, and gives up waiting when the deadline is over.
+fn compile(runtime: &Arc<Runtime>, bytes: &[u8]) -> Result<Component, Refusal> {
+    let (done, result) = mpsc::sync_channel(1);
+    let (engine, gate, owned) = (runtime.engine().clone(), runtime.compiling.clone(), bytes.to_vec());
+    let work = move || {
+        let _one_at_a_time = gate.lock();
+        drop(done.send(Component::from_binary(&engine, &owned)));
+    };
+    std::thread::Builder::new()
+        .name("policy-compile".to_owned())
+        .spawn(work)
+        .map_err(|error| Refusal::Resources { error: error.to_string() })?;
+    match result.recv_timeout(runtime.limits().load_deadline) {
+        Ok(Ok(component)) => Ok(component),
+        Ok(Err(error)) => Err(Refusal::Damaged { error: format!("{:#}", error.root_cause()) }),
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            Err(Refusal::Slow { deadline_ms: fulcrum_core::time::millis(runtime.limits().load_deadline) })
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Err(Refusal::Damaged { error: "the compiler gave up on it".to_owned() })
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The circuit breaker of one policy version: stops asking a policy that keeps failing.
+//!
+//! Closed: every decision asks the policy. Each failure fills a bucket (a missed deadline more than the others,
+//! since it costs the caller time), each success drains it a little; a full bucket opens the breaker. Open: the
+//! fallback decides at once. When its pause is over, a trial off the hot path may close it again; a failed trial
+//! doubles the pause. Too many openings without a healthy spell in between end in quarantine.
+//!
+//! An error the policy returns of its own will does not count: it costs nothing, and a client could provoke it.
+
+use std::time::Duration;
+
+use fulcrum_core::Timestamp;
+
+use crate::failure::Outcome;
+
+const BUCKET: u32 = 30;
+const PER_TIMEOUT: u32 = 15;
+const PER_FAILURE: u32 = 10;
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// After this long without opening, earlier openings are forgotten.
+const HEALTHY: Duration = Duration::from_secs(30);
+const OPENINGS_MAX: u32 = 5;
+
+/// Whether a policy is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is asked.
+    Closed,
+    /// It is not asked; a trial may run from then on.
+    Open {
+        /// When the pause is over.
+        trial_at: Timestamp,
+    },
+    /// It is not asked again until its file changes.
+    Quarantined,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    state: State,
+    filled: u32,
+    openings: u32,
+    closed_at: Timestamp,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self { state: State::Closed, filled: 0, openings: 0, closed_at: Timestamp::default() }
+    }
+}
+
+impl Breaker {
+    /// Returns the state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Says whether the policy may be asked.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Counts one decision; returns true if this one opened the breaker.
+    pub fn record(&mut self, outcome: Outcome, now: Timestamp) -> bool {
+        let fill = match outcome {
+            Outcome::Ok => {
+                self.filled = self.filled.saturating_sub(1);
+                return false;
+            }
+            Outcome::Declared | Outcome::Open => return false,
+            Outcome::Timeout => PER_TIMEOUT,
+            Outcome::Trap | Outcome::Limit | Outcome::Illegal => PER_FAILURE,
+        };
+        self.filled += fill;
+        if self.filled < BUCKET || !self.is_closed() {
+            return false;
+        }
+        if now.since(self.closed_at) > HEALTHY {
+            self.openings = 0;
+        }
+        self.open(now);
+        true
+    }
+
+    /// Reports the end of a trial.
+    pub fn trial(&mut self, passed: bool, now: Timestamp) {
+        if !matches!(self.state, State::Open { .. }) {
+            return;
+        }
+        if passed {
+            self.state = State::Closed;
+            self.filled = 0;
+            self.closed_at = now;
+        } else {
+            self.open(now);
+        }
+    }
+
+    fn open(&mut self, now: Timestamp) {
+        self.openings += 1;
+        self.filled = 0;
+        self.state = if self.openings > OPENINGS_MAX {
+            State::Quarantined
+        } else {
+            let pause = PAUSE_FIRST.saturating_mul(1 << (self.openings - 1)).min(PAUSE_MAX);
+            State::Open { trial_at: now.after(pause) }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp(seconds * 1000)
+    }
+
+    fn trap_three_times(breaker: &mut Breaker, seconds: u64) {
+        for _ in 0..3 {
+            breaker.record(Outcome::Trap, at(seconds));
+        }
+    }
+
+    fn check(outcomes: &[Outcome], opens: bool) {
+        let mut breaker = Breaker::default();
+        let opened = outcomes.iter().any(|outcome| breaker.record(*outcome, at(100)));
+        assert_eq!((opened, breaker.is_closed()), (opens, !opens), "{outcomes:?}");
+    }
+
+    #[test]
+    fn failures_open_it() {
+        use Outcome::{Declared, Illegal, Limit, Ok, Timeout, Trap};
+        check(&[Timeout], false);
+        check(&[Timeout, Timeout], true);
+        check(&[Trap, Limit], false);
+        check(&[Trap, Limit, Illegal], true);
+        check(&[Declared; 1000], false);
+        check(&[Trap, Ok, Trap, Ok, Trap], false);
+        // One failure in nine calls is too many, one in thirty is not.
+        check(&[[Ok; 8].as_slice(), &[Trap]].concat().repeat(30), true);
+        check(&[[Ok; 29].as_slice(), &[Trap]].concat().repeat(100), false);
+    }
+
+    #[test]
+    fn a_trial_closes_it_or_doubles_the_pause() {
+        let mut breaker = Breaker::default();
+        breaker.trial(false, at(0));
+        assert_eq!(breaker.state(), State::Closed, "no trial while closed");
+        trap_three_times(&mut breaker, 100);
+        assert_eq!(breaker.state(), State::Open { trial_at: at(101) });
+        assert!(!breaker.record(Outcome::Trap, at(100)), "stragglers change nothing");
+        breaker.trial(false, at(101));
+        assert_eq!(breaker.state(), State::Open { trial_at: at(103) });
+        breaker.trial(true, at(103));
+        assert_eq!(breaker.state(), State::Closed);
+    }
+
+    #[test]
+    fn a_crash_loop_ends_in_quarantine_unless_it_was_healthy() {
+        let crash_loop = |pause: u64| {
+            let mut breaker = Breaker::default();
+            let mut now = 100;
+            for _ in 0..20 {
+                trap_three_times(&mut breaker, now);
+                breaker.trial(true, at(now));
+                now += pause;
+            }
+            breaker.state()
+        };
+        assert_eq!(crash_loop(1), State::Quarantined);
+        assert_eq!(crash_loop(60), State::Closed);
+    }
+}

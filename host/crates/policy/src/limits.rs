@@ -1,0 +1,45 @@
+//! Every limit on a guest: name, unit, default.
+
+use std::time::Duration;
+
+/// Limits on policies. Each has a guest in `tests/guests` that runs into it.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Wall time one scoring call may take.
+    pub scoring_deadline: Duration,
+    /// Wall time one claiming call may take.
+    pub claiming_deadline: Duration,
+    /// Wall time compiling may take, and each call while a policy is loaded and proven.
+    pub load_deadline: Duration,
+    /// Memory of one instance: all its linear memories and tables together.
+    pub memory_bytes: usize,
+    /// Stack of one call.
+    pub stack_bytes: usize,
+    /// Size of a component.
+    pub artifact_bytes: usize,
+    /// Data a guest may hand the host in one call, lists and strings together.
+    pub answer_bytes: usize,
+    /// Longest log line; more is cut off.
+    pub log_line_bytes: usize,
+    /// Log lines per second and policy version; more are counted and dropped.
+    pub log_lines_per_second: u32,
+    /// Instances alive at the same time, all policies together.
+    pub instances: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            scoring_deadline: Duration::from_millis(10),
+            claiming_deadline: Duration::from_secs(1),
+            load_deadline: Duration::from_secs(10),
+            memory_bytes: 64 << 20,
+            stack_bytes: 512 << 10,
+            artifact_bytes: 64 << 20,
+            answer_bytes: 16 << 20,
+            log_line_bytes: 1024,
+            log_lines_per_second: 10,
+            instances: 64,
+        }
+    }
+}

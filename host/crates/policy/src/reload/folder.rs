@@ -1,0 +1,316 @@
+//! The policies folder as it is now: which policies lie there, and which files are complete.
+//!
+//! Invariant: a file counts as complete only when its last event was a close-after-write or a rename into place, when
+//! two looks some time apart found the same content, or when it was old already at the first look.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use fulcrum_core::Timestamp;
+use serde_json::Value;
+
+use crate::artifact::digest;
+use crate::refusal::Refusal;
+
+/// Longest configuration or digest file, in bytes.
+const SIDECAR_BYTES_MAX: usize = 1 << 20;
+/// A file that was not touched for so long before the host started is complete.
+const OLD_AT_BOOT: Duration = Duration::from_secs(2);
+
+/// What lies in the folder under one policy name.
+#[derive(Clone, Debug)]
+pub(super) enum Look {
+    /// Complete and readable.
+    Found(Found),
+    /// Still being written, or not looked at often enough.
+    Waiting,
+    /// Complete, but unusable before anything is even compiled.
+    Refused {
+        /// Why.
+        refusal: Refusal,
+        /// Digest of the component, empty if it could not be read.
+        digest: String,
+    },
+}
+
+/// The complete files of one policy name.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// The component; `None` when there is only a configuration, for the embedded policy of that name.
+    pub wasm: Option<Component>,
+    /// The configuration, an object; `{}` when there is no file.
+    pub config: Value,
+}
+
+/// A component and its digest.
+#[derive(Clone, Debug)]
+pub(super) struct Component {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Lower-case hex sha256.
+    pub digest: String,
+}
+
+/// See the module.
+pub(super) struct Folder {
+    path: PathBuf,
+    settle: Duration,
+    wasm_bytes_max: usize,
+    files: HashMap<PathBuf, File>,
+    is_first_look: bool,
+}
+
+struct File {
+    stat: Stat,
+    content: Result<Content, Refusal>,
+    first_seen: Timestamp,
+    /// The last event said that the writer is done.
+    closed: bool,
+    complete: bool,
+}
+
+#[derive(Clone)]
+enum Content {
+    /// A component is large: its bytes are read again when they are needed, and hashed again then.
+    Digest(String),
+    Text(String),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    len: u64,
+    modified: Option<SystemTime>,
+    inode: (u64, u64, i64, i64),
+}
+
+impl Folder {
+    pub(super) fn new(path: PathBuf, settle: Duration, wasm_bytes_max: usize) -> Self {
+        Self { path, settle, wasm_bytes_max, files: HashMap::new(), is_first_look: true }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes an event: the writer of `path` is done (`closed`), or the file changed in another way.
+    pub(super) fn note(&mut self, path: &Path, closed: bool) {
+        if let Some(file) = self.files.get_mut(path) {
+            file.closed = closed;
+            file.complete = false;
+        } else if closed {
+            // Seen by its event before any look: remember the event, read it at the next look.
+            self.files.insert(path.to_owned(), File::unread(true));
+        }
+    }
+
+    /// Looks at the folder. Errors if the folder itself cannot be read: then nothing is known, not even absence.
+    pub(super) fn look(&mut self, now: Timestamp) -> io::Result<BTreeMap<String, Look>> {
+        let mut present = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let name = entry?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if name.starts_with('.') || kind_of(name).is_none() {
+                continue;
+            }
+            let path = self.path.join(name);
+            // Follows links: mounted configuration is switched by a link.
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_file() => {
+                    present.push((name.to_owned(), path, Stat::of(&metadata)));
+                }
+                _ => {}
+            }
+        }
+        self.files.retain(|path, _| present.iter().any(|(_, other, _)| other == path));
+        for (name, path, stat) in &present {
+            self.look_at(name, path, *stat, now);
+        }
+        self.is_first_look = false;
+        let mut looks = BTreeMap::new();
+        for (name, _, _) in &present {
+            if let Some((policy, Kind::Wasm | Kind::Config)) = kind_of(name)
+                && !looks.contains_key(policy)
+            {
+                looks.insert(policy.to_owned(), self.judge(policy));
+            }
+        }
+        Ok(looks)
+    }
+
+    fn look_at(&mut self, name: &str, path: &Path, stat: Stat, now: Timestamp) {
+        let before = self.files.get(path);
+        if before.is_some_and(|file| file.complete && file.stat == stat) {
+            return;
+        }
+        let closed = before.is_some_and(|file| file.closed);
+        let content = self.read(name, path);
+        let stat_after = fs::metadata(path).ok().map(|metadata| Stat::of(&metadata));
+        let unchanged = before.filter(|file| file.same_content(&content));
+        let first_seen = unchanged.map_or(now, |file| file.first_seen);
+        let is_old = self.is_first_look
+            && stat.modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > OLD_AT_BOOT);
+        let is_quiet = stat_after == Some(stat);
+        let settled = unchanged.is_some() && now.since(first_seen) >= self.settle;
+        let complete = is_quiet && (closed || settled || is_old);
+        // An event vouches for one look: without a new one, the next change has to settle.
+        let closed = closed && !complete;
+        self.files.insert(path.to_owned(), File { stat, content, first_seen, closed, complete });
+    }
+
+    fn read(&self, name: &str, path: &Path) -> Result<Content, Refusal> {
+        let unreadable =
+            |error: io::Error| Refusal::Unreadable { what: name.to_owned(), error: error.to_string() };
+        let is_wasm = matches!(kind_of(name), Some((_, Kind::Wasm)));
+        let max = if is_wasm { self.wasm_bytes_max } else { SIDECAR_BYTES_MAX };
+        let bytes = read_at_most(path, max).map_err(unreadable)?;
+        if bytes.len() > max {
+            let bytes = fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
+            return Err(Refusal::TooLarge { bytes, max });
+        }
+        if is_wasm {
+            return Ok(Content::Digest(digest(&bytes)));
+        }
+        String::from_utf8(bytes)
+            .map(Content::Text)
+            .map_err(|_| Refusal::Unreadable { what: name.to_owned(), error: "it is not UTF-8".to_owned() })
+    }
+
+    fn judge(&self, policy: &str) -> Look {
+        let path = |suffix: &str| self.path.join(format!("{policy}{suffix}"));
+        let file = |suffix: &str| self.files.get(&path(suffix));
+        let (wasm, config, sum) = (file(".wasm"), file(".json"), file(".wasm.sha256"));
+        if [wasm, config, sum].into_iter().flatten().any(|file| !file.complete) {
+            return Look::Waiting;
+        }
+        let digest = match wasm.map(|file| &file.content) {
+            Some(Ok(Content::Digest(digest))) => Some(digest.clone()),
+            Some(Err(refusal)) => return Look::Refused { refusal: refusal.clone(), digest: String::new() },
+            _ => None,
+        };
+        let refused = |refusal| Look::Refused { refusal, digest: digest.clone().unwrap_or_default() };
+        if let (Some(sum), Some(found)) = (sum, &digest)
+            && let Err(refusal) = check_digest(policy, &sum.content, found)
+        {
+            return refused(refusal);
+        }
+        match config
+            .map_or(Ok(Value::Object(serde_json::Map::new())), |file| parse_config(policy, &file.content))
+        {
+            Ok(config) => {
+                let wasm = digest.map(|digest| Component { path: path(".wasm"), digest });
+                Look::Found(Found { wasm, config })
+            }
+            Err(refusal) => refused(refusal),
+        }
+    }
+}
+
+impl Component {
+    /// Reads the bytes, and refuses them if they are not those that were looked at.
+    pub(super) fn read(&self, max: usize) -> Result<Vec<u8>, Refusal> {
+        let what = self.path.display().to_string();
+        let bytes = read_at_most(&self.path, max)
+            .map_err(|error| Refusal::Unreadable { what: what.clone(), error: error.to_string() })?;
+        if digest(&bytes) == self.digest {
+            Ok(bytes)
+        } else {
+            Err(Refusal::Unreadable { what, error: "it changed while it was read".to_owned() })
+        }
+    }
+}
+
+impl File {
+    fn unread(closed: bool) -> Self {
+        Self {
+            stat: Stat { len: 0, modified: None, inode: (0, 0, 0, 0) },
+            content: Err(Refusal::Empty),
+            first_seen: Timestamp::default(),
+            closed,
+            complete: false,
+        }
+    }
+
+    fn same_content(&self, content: &Result<Content, Refusal>) -> bool {
+        match (&self.content, content) {
+            (Ok(Content::Digest(a)), Ok(Content::Digest(b)) | Ok(Content::Text(b)))
+            | (Ok(Content::Text(a)), Ok(Content::Text(b)) | Ok(Content::Digest(b))) => a == b,
+            (Err(a), Err(b)) => a == b && self.stat.modified.is_some(),
+            _ => false,
+        }
+    }
+}
+
+impl Stat {
+    #[cfg(unix)]
+    fn of(metadata: &fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = (metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
+        Self { len: metadata.len(), modified: metadata.modified().ok(), inode }
+    }
+
+    #[cfg(not(unix))]
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self { len: metadata.len(), modified: metadata.modified().ok(), inode: (0, 0, 0, 0) }
+    }
+}
+
+enum Kind {
+    Wasm,
+    Config,
+    Sum,
+}
+
+/// Splits a file name into the policy's name and what the file is; `None` for anything else in the folder.
+fn kind_of(file: &str) -> Option<(&str, Kind)> {
+    let (name, kind) = if let Some(name) = file.strip_suffix(".wasm") {
+        (name, Kind::Wasm)
+    } else if let Some(name) = file.strip_suffix(".json") {
+        (name, Kind::Config)
+    } else {
+        (file.strip_suffix(".wasm.sha256")?, Kind::Sum)
+    };
+    is_policy_name(name).then_some((name, kind))
+}
+
+/// Says whether a policy may have this name: 1 to 64 of letters, digits, `-`, `_`, not starting with a sign.
+pub(super) fn is_policy_name(name: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    (1..=64).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(is_word)
+}
+
+fn read_at_most(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn check_digest(policy: &str, content: &Result<Content, Refusal>, found: &str) -> Result<(), Refusal> {
+    let file = format!("{policy}.wasm.sha256");
+    let text = match content {
+        Ok(Content::Text(text) | Content::Digest(text)) => text,
+        Err(refusal) => return Err(refusal.clone()),
+    };
+    let expected = text.split_whitespace().next().unwrap_or("").to_ascii_lowercase();
+    if expected.len() != 64 || !expected.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Refusal::DigestSyntax { file });
+    }
+    if expected == found { Ok(()) } else { Err(Refusal::Digest { file, expected, found: found.to_owned() }) }
+}
+
+fn parse_config(policy: &str, content: &Result<Content, Refusal>) -> Result<Value, Refusal> {
+    let text = match content {
+        Ok(Content::Text(text) | Content::Digest(text)) => text,
+        Err(refusal) => return Err(refusal.clone()),
+    };
+    let syntax = |error: String| Refusal::ConfigSyntax { file: format!("{policy}.json"), error };
+    match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) => Ok(Value::Object(fields)),
+        Ok(_) => Err(syntax("it is another kind of value".to_owned())),
+        Err(error) => Err(syntax(error.to_string())),
+    }
+}

@@ -1,0 +1,7 @@
+//! Hot reload: the policies folder, the versions that served last, and the one task that reconciles them with what
+//! serves.
+
+mod folder;
+mod keep;
+pub mod manager;
+mod watch;

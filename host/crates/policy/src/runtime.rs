@@ -1,0 +1,413 @@
+//! The one wasmtime engine of the process, its clock ticks, and the only way into a guest.
+//!
+//! Invariants: a deadline is set before every entry; ticks come at a steady pace while any guest runs, and the
+//! ticking thread sleeps while none does; a store whose call failed with anything but a policy's own error is not
+//! entered again (its owner drops it).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use wasmtime::component::{HasSelf, InstancePre, Linker};
+use wasmtime::{
+    Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, ResourceLimiter, Store, Trap,
+};
+
+use crate::contract::v1;
+use crate::failure::Failure;
+use crate::limits::Limits;
+
+/// How often guests are checked against their deadlines.
+const TICK: Duration = Duration::from_millis(1);
+/// Ticks without any guest running before the ticking thread goes to sleep.
+const IDLE_TICKS: u32 = 100;
+
+/// The engine could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// wasmtime refused the configuration.
+    #[error("cannot start the WebAssembly engine")]
+    Engine(#[source] wasmtime::Error),
+    /// The ticking thread could not be started.
+    #[error("cannot start the deadline thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// See the module. One per process.
+pub struct Runtime {
+    engine: Engine,
+    linker: Linker<GuestState>,
+    limits: Limits,
+    ticker: Arc<Ticker>,
+    pooled: bool,
+    /// Held while a component is compiled: one at a time, so that reloads cannot starve the serving threads.
+    pub(crate) compiling: Arc<Mutex<()>>,
+}
+
+impl Runtime {
+    /// Starts the engine, with the pooling allocator where the machine has the address space for it.
+    pub fn new(limits: Limits) -> Result<Arc<Self>, Error> {
+        let (engine, pooled) = match Engine::new(&config(&limits, true)) {
+            Ok(engine) => (engine, true),
+            Err(error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "no address space for pooled guest memory; starting an instance will be slower"
+                );
+                (Engine::new(&config(&limits, false)).map_err(Error::Engine)?, false)
+            }
+        };
+        let mut linker = Linker::new(&engine);
+        v1::fulcrum::policy::host::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)
+            .map_err(Error::Engine)?;
+        let ticker = Ticker::start(&engine)?;
+        Ok(Arc::new(Self { engine, linker, limits, ticker, pooled, compiling: Arc::default() }))
+    }
+
+    /// Returns the limits guests run under.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Says whether instances come from the pool.
+    #[must_use]
+    pub fn is_pooled(&self) -> bool {
+        self.pooled
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn linker(&self) -> &Linker<GuestState> {
+        &self.linker
+    }
+
+    /// Makes the store of one instance.
+    pub(crate) fn cell(self: &Arc<Self>, log: Arc<GuestLog>) -> Cell {
+        let state = GuestState {
+            memory_bytes: 0,
+            memory_bytes_max: self.limits.memory_bytes,
+            was_denied: false,
+            log,
+            ticker: self.ticker.clone(),
+        };
+        let mut store = Store::new(&self.engine, state);
+        store.limiter(|state| state);
+        store.set_hostcall_fuel(self.limits.answer_bytes);
+        Cell { store, runtime: self.clone() }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.ticker.stop();
+    }
+}
+
+fn config(limits: &Limits, pooled: bool) -> Config {
+    let mut config = Config::new();
+    config
+        // Policies are synchronous; with it on, every call would cost three times as much.
+        .concurrency_support(false)
+        .epoch_interruption(true)
+        .max_wasm_stack(limits.stack_bytes)
+        // Registering unwind data gets slow with many loads and unloads; wasm backtraces do not need it.
+        .native_unwind_info(false)
+        // Same answers on every machine.
+        .cranelift_nan_canonicalization(true)
+        .relaxed_simd_deterministic(true)
+        // What no supported tool chain needs.
+        .wasm_memory64(false)
+        .wasm_multi_memory(true);
+    if pooled {
+        let count = limits.instances;
+        let mut pool = PoolingAllocationConfig::new();
+        pool.total_component_instances(count)
+            .total_core_instances(count * 4)
+            .total_memories(count * 2)
+            .total_tables(count * 4)
+            .max_core_instances_per_component(20)
+            .max_memories_per_component(4)
+            .max_tables_per_component(20)
+            .max_memory_size(limits.memory_bytes)
+            .table_elements(20_000)
+            .linear_memory_keep_resident(256 << 10)
+            .table_keep_resident(16 << 10)
+            .max_unused_warm_slots(8);
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    }
+    config
+}
+
+/// The store of one instance, and the only way into it.
+pub(crate) struct Cell {
+    store: Store<GuestState>,
+    runtime: Arc<Runtime>,
+}
+
+impl Cell {
+    /// Runs guest code under a deadline.
+    pub(crate) fn enter<T>(
+        &mut self,
+        deadline: Duration,
+        call: impl FnOnce(&mut Store<GuestState>) -> wasmtime::Result<T>,
+    ) -> Result<T, Failure> {
+        self.store.data_mut().was_denied = false;
+        let _running = self.runtime.ticker.running();
+        let ticks = deadline.as_nanos().div_ceil(TICK.as_nanos());
+        self.store.set_epoch_deadline(u64::try_from(ticks).unwrap_or(u64::MAX / 2).saturating_add(1));
+        call(&mut self.store).map_err(|error| self.classify(&error, deadline))
+    }
+
+    /// Instantiates: start code is guest code too.
+    pub(crate) fn instantiate(
+        &mut self,
+        pre: &InstancePre<GuestState>,
+        deadline: Duration,
+    ) -> Result<wasmtime::component::Instance, Failure> {
+        self.enter(deadline, |store| pre.instantiate(store))
+    }
+
+    /// Returns the memory in use, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.store.data().memory_bytes
+    }
+
+    /// Says whether more than three quarters of the memory limit are used.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.memory_bytes() > self.runtime.limits.memory_bytes / 4 * 3
+    }
+
+    pub(crate) fn store(&mut self) -> &mut Store<GuestState> {
+        &mut self.store
+    }
+
+    fn classify(&self, error: &wasmtime::Error, deadline: Duration) -> Failure {
+        let limits = &self.runtime.limits;
+        match error.downcast_ref::<Trap>() {
+            Some(Trap::Interrupt) => Failure::Timeout { deadline_ms: fulcrum_core::time::millis(deadline) },
+            Some(Trap::StackOverflow) => {
+                Failure::Limit(format!("the call stack of {} KiB is used up", limits.stack_bytes >> 10))
+            }
+            _ if self.store.data().was_denied => {
+                Failure::Limit(format!("wanted more memory than {} MiB", limits.memory_bytes >> 20))
+            }
+            Some(trap) => {
+                let text = trap.to_string();
+                let text = text.trim_start_matches("wasm trap: ");
+                Failure::Trap(match guest_function(error) {
+                    Some(function) => format!("{text} in {function}"),
+                    None => text.to_owned(),
+                })
+            }
+            None => {
+                let text = format!("{:#}", error.root_cause());
+                if text.contains("fuel allocated for hostcalls") {
+                    Failure::Limit(format!("the answer is larger than {} MiB", limits.answer_bytes >> 20))
+                } else if text.contains("maximum concurrent limit") || text.contains("pooling allocator") {
+                    Failure::Limit(format!("no room for another instance: {text}"))
+                } else {
+                    Failure::Illegal(text)
+                }
+            }
+        }
+    }
+}
+
+/// Names the innermost guest function of a crash.
+fn guest_function(error: &wasmtime::Error) -> Option<String> {
+    let backtrace = error.downcast_ref::<wasmtime::WasmBacktrace>()?;
+    backtrace.frames().iter().find_map(|frame| frame.func_name().map(str::to_owned))
+}
+
+/// What a store keeps beside the guest: its memory budget and its log.
+pub(crate) struct GuestState {
+    memory_bytes: usize,
+    memory_bytes_max: usize,
+    was_denied: bool,
+    log: Arc<GuestLog>,
+    ticker: Arc<Ticker>,
+}
+
+impl GuestState {
+    fn grow(&mut self, bytes: usize) -> bool {
+        let wanted = self.memory_bytes.saturating_add(bytes);
+        if wanted > self.memory_bytes_max {
+            self.was_denied = true;
+            return false;
+        }
+        self.memory_bytes = wanted;
+        true
+    }
+}
+
+impl ResourceLimiter for GuestState {
+    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(self.grow(desired.saturating_sub(current)))
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(self.grow(desired.saturating_sub(current).saturating_mul(size_of::<usize>())))
+    }
+
+    fn instances(&self) -> usize {
+        20
+    }
+
+    fn memories(&self) -> usize {
+        4
+    }
+
+    fn tables(&self) -> usize {
+        20
+    }
+}
+
+impl v1::fulcrum::policy::host::Host for GuestState {
+    fn log(&mut self, level: v1::fulcrum::policy::host::Level, message: String) {
+        self.log.write(level, &message, self.ticker.ticks());
+    }
+}
+
+/// The log of one policy version: bounded, attributed, and counted where it drops.
+pub(crate) struct GuestLog {
+    name: String,
+    digest: String,
+    line_bytes: usize,
+    lines_per_second: u32,
+    window: AtomicU64,
+    lines: AtomicU32,
+    dropped: AtomicU64,
+}
+
+impl GuestLog {
+    pub(crate) fn new(name: &str, digest: &str, limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.to_owned(),
+            digest: digest.to_owned(),
+            line_bytes: limits.log_line_bytes,
+            lines_per_second: limits.log_lines_per_second,
+            window: AtomicU64::new(u64::MAX),
+            lines: AtomicU32::new(0),
+            dropped: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    fn write(&self, level: v1::fulcrum::policy::host::Level, message: &str, ticks: u64) {
+        use v1::fulcrum::policy::host::Level;
+        // Time here is ticks, of about a millisecond each while any guest runs.
+        let window = ticks / 1000;
+        if self.window.swap(window, Ordering::Relaxed) != window {
+            self.lines.store(0, Ordering::Relaxed);
+        }
+        if self.lines.fetch_add(1, Ordering::Relaxed) >= self.lines_per_second {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let cut = (0..=self.line_bytes.min(message.len())).rev().find(|&at| message.is_char_boundary(at));
+        // A guest may write control characters; a log line must stay one line.
+        let text = message[..cut.unwrap_or(0)].escape_debug().to_string();
+        let (name, digest) = (&self.name, &self.digest);
+        match level {
+            Level::Error => tracing::error!(policy.name = name, policy.digest = digest, text, "policy says"),
+            Level::Warn => tracing::warn!(policy.name = name, policy.digest = digest, text, "policy says"),
+            Level::Info => tracing::info!(policy.name = name, policy.digest = digest, text, "policy says"),
+            Level::Debug => tracing::debug!(policy.name = name, policy.digest = digest, text, "policy says"),
+        }
+    }
+}
+
+/// Moves the engine's epoch on while guests run.
+struct Ticker {
+    running: AtomicUsize,
+    asleep: AtomicBool,
+    stopped: AtomicBool,
+    ticks: AtomicU64,
+    thread: Mutex<Option<std::thread::Thread>>,
+}
+
+impl Ticker {
+    fn start(engine: &Engine) -> Result<Arc<Self>, Error> {
+        let ticker = Arc::new(Self {
+            running: AtomicUsize::new(0),
+            asleep: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            ticks: AtomicU64::new(0),
+            thread: Mutex::new(None),
+        });
+        let (engine, run) = (engine.clone(), ticker.clone());
+        let thread = std::thread::Builder::new()
+            .name("policy-deadlines".to_owned())
+            .spawn(move || run.run(&engine))
+            .map_err(Error::Thread)?;
+        *ticker.thread.lock() = Some(thread.thread().clone());
+        Ok(ticker)
+    }
+
+    fn run(&self, engine: &Engine) {
+        let mut idle = 0;
+        while !self.stopped.load(Ordering::Acquire) {
+            std::thread::sleep(TICK);
+            engine.increment_epoch();
+            self.ticks.fetch_add(1, Ordering::Relaxed);
+            idle = if self.running.load(Ordering::SeqCst) == 0 { idle + 1 } else { 0 };
+            if idle < IDLE_TICKS {
+                continue;
+            }
+            idle = 0;
+            self.asleep.store(true, Ordering::SeqCst);
+            // Whoever enters now either is seen here or sees `asleep` and wakes this thread.
+            while self.running.load(Ordering::SeqCst) == 0
+                && self.asleep.load(Ordering::SeqCst)
+                && !self.stopped.load(Ordering::Acquire)
+            {
+                std::thread::park();
+            }
+            self.asleep.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn running(&self) -> Running<'_> {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) {
+            self.wake();
+        }
+        Running(self)
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst)
+            && let Some(thread) = &*self.thread.lock()
+        {
+            thread.unpark();
+        }
+    }
+
+    fn ticks(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        if let Some(thread) = &*self.thread.lock() {
+            thread.unpark();
+        }
+    }
+}
+
+/// A guest runs as long as this lives.
+struct Running<'a>(&'a Ticker);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+    }
+}

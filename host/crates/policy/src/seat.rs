@@ -1,0 +1,414 @@
+//! The seat of the scoring role: the policy that serves it now, what that policy has been told, and the fallback.
+//!
+//! Invariants: every decision is made by exactly one policy version or by the fallback, and is verified against the
+//! snapshot it was made from; an instance that failed is never asked again; what an instance has not been told
+//! (`committed`) and what it was told (`pending` at its last refresh) always add up to the snapshot's `pending`.
+
+use std::sync::Arc;
+
+use fulcrum_core::scoring::{
+    self, Loads, Proposal, Recommendation, Request, Roster, ScoreParts, ScoringSnapshot,
+};
+use fulcrum_core::time::{Clock, Timestamp};
+
+use crate::breaker::{self, Breaker};
+use crate::failure::{Failure, Outcome};
+use crate::fallback;
+use crate::tally::Tally;
+
+/// Which policy version something was decided by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Name of the policy, for example `weighted`.
+    pub name: String,
+    /// Lower-case hex sha256 of its component.
+    pub digest: String,
+    /// Its effective configuration, as canonical JSON.
+    pub config: String,
+}
+
+/// One explained row: what the policy says it costs, and the named terms.
+pub type ExplainedRow = (Proposal, Vec<(String, f64)>);
+
+/// One instance of a policy that serves the scoring role. Answers are not verified yet.
+pub trait ScoringPolicy: Send {
+    /// Replaces the roster; a `refresh` follows.
+    fn roster(&mut self, roster: &Roster) -> Result<(), Failure>;
+    /// Replaces the loads.
+    fn refresh(&mut self, loads: &Loads) -> Result<(), Failure>;
+    /// Chooses a row. `committed` holds the rows given out since the previous call.
+    fn recommend(&mut self, request: &Request<'_>, committed: &[u32]) -> Result<Proposal, Failure>;
+    /// Explains the rows, in any order; `None` if the policy does not explain.
+    fn explain(
+        &mut self,
+        request: &Request<'_>,
+        committed: &[u32],
+    ) -> Result<Option<Vec<ExplainedRow>>, Failure>;
+    /// Says whether the instance should be replaced by a fresh one soon, for example because its memory is
+    /// nearly used up.
+    fn is_worn(&self) -> bool {
+        false
+    }
+}
+
+/// Makes instances of one policy version.
+pub trait ScoringFactory: Send + Sync {
+    /// Returns which version it makes.
+    fn identity(&self) -> &Arc<Identity>;
+    /// Makes a configured instance that has no roster yet.
+    fn make(&self) -> Result<Box<dyn ScoringPolicy>, Failure>;
+}
+
+/// What a decision is made from, with revisions that change whenever the roster or the loads change for another
+/// reason than [`ScoringSeat::commit`].
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Who can be chosen.
+    pub roster: &'a Roster,
+    /// How busy they are, everything given out included.
+    pub loads: &'a Loads,
+    /// Never 0.
+    pub roster_revision: u64,
+    /// Never 0.
+    pub loads_revision: u64,
+}
+
+/// A verified decision.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The row and its score.
+    pub recommendation: Recommendation,
+    /// Which policy decided; `None` is the fallback.
+    pub by: Option<Arc<Identity>>,
+    /// How the policy's own attempt went.
+    pub outcome: Outcome,
+}
+
+/// A verified explanation.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// Rows that may be chosen, cheapest first.
+    pub rows: Vec<ScoreParts>,
+    /// Which policy explains; `None` is the fallback.
+    pub by: Option<Arc<Identity>>,
+}
+
+/// An owned copy of a [`Request`], kept to try it again.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs, reason = "the fields are those of Request")]
+pub struct OwnedRequest {
+    pub client_id: String,
+    pub session_rows: Vec<u32>,
+    pub session_counts: Vec<u32>,
+    pub client_inflow: f64,
+    pub client_outflow: f64,
+    pub avoid: Vec<u32>,
+    pub now_ms: u64,
+    pub seed: u64,
+}
+
+impl From<&Request<'_>> for OwnedRequest {
+    fn from(request: &Request<'_>) -> Self {
+        Self {
+            client_id: request.client_id.to_owned(),
+            session_rows: request.session_rows.to_vec(),
+            session_counts: request.session_counts.to_vec(),
+            client_inflow: request.client_inflow,
+            client_outflow: request.client_outflow,
+            avoid: request.avoid.to_vec(),
+            now_ms: request.now_ms,
+            seed: request.seed,
+        }
+    }
+}
+
+impl OwnedRequest {
+    /// Borrows it as a request.
+    #[must_use]
+    pub fn as_request(&self) -> Request<'_> {
+        Request {
+            client_id: &self.client_id,
+            session_rows: &self.session_rows,
+            session_counts: &self.session_counts,
+            client_inflow: self.client_inflow,
+            client_outflow: self.client_outflow,
+            avoid: &self.avoid,
+            now_ms: self.now_ms,
+            seed: self.seed,
+        }
+    }
+}
+
+/// The input a policy failed on last: the trial of a half-open breaker runs it again.
+#[derive(Clone, Debug)]
+pub struct Culprit {
+    /// What the decision was made from.
+    pub snapshot: ScoringSnapshot,
+    /// What was asked.
+    pub request: OwnedRequest,
+}
+
+/// How the policy in the seat is doing.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Which version it is.
+    pub identity: Arc<Identity>,
+    /// Whether it is asked.
+    pub breaker: breaker::State,
+    /// Its last failure since it took the seat.
+    pub last_failure: Option<Failure>,
+}
+
+/// Wakes whoever runs trials; called when a breaker opens. Must return at once.
+pub type Alarm = Arc<dyn Fn() + Send + Sync>;
+
+/// See the module.
+pub struct ScoringSeat {
+    live: Option<Live>,
+    tally: Tally,
+    alarm: Alarm,
+}
+
+/// More given-out rows than this are not carried one by one; the instance is refreshed instead.
+const COMMITTED_MAX: usize = 1024;
+
+struct Live {
+    factory: Arc<dyn ScoringFactory>,
+    instance: Option<Box<dyn ScoringPolicy>>,
+    roster_revision: u64,
+    loads_revision: u64,
+    committed: Vec<u32>,
+    breaker: Breaker,
+    culprit: Option<Culprit>,
+    last_failure: Option<Failure>,
+}
+
+impl ScoringSeat {
+    /// Makes an empty seat: the fallback decides until a policy is installed.
+    #[must_use]
+    pub fn new(alarm: Alarm) -> Self {
+        Self { live: None, tally: Tally::default(), alarm }
+    }
+
+    /// Decides and verifies; `None` if no row may be chosen. Does not commit.
+    pub fn decide(&mut self, view: View<'_>, request: &Request<'_>, clock: &dyn Clock) -> Option<Decision> {
+        if !scoring::any_choosable(view.loads, request.avoid) {
+            return None;
+        }
+        let begun = clock.nanos();
+        let Some(live) = &mut self.live else {
+            let recommendation = fallback::recommend(view.roster, view.loads, request)?;
+            self.tally.record(None, Outcome::Open, clock.nanos().saturating_sub(begun));
+            return Some(Decision { recommendation, by: None, outcome: Outcome::Open });
+        };
+        let attempt = live.attempt(view, request, |instance, committed| {
+            let proposal = instance.recommend(request, committed)?;
+            scoring::verify(view.roster, view.loads, request.avoid, proposal).map_err(|error| illegal(&error))
+        });
+        let (decision, outcome) = match attempt {
+            Some(Ok(recommendation)) => {
+                let by = Some(live.factory.identity().clone());
+                (Decision { recommendation, by, outcome: Outcome::Ok }, Outcome::Ok)
+            }
+            attempt => {
+                let outcome = match &attempt {
+                    Some(Err(failure)) => failure.outcome(),
+                    _ => Outcome::Open,
+                };
+                let recommendation = fallback::recommend(view.roster, view.loads, request)?;
+                (Decision { recommendation, by: None, outcome }, outcome)
+            }
+        };
+        if live.breaker.record(outcome, clock.now()) {
+            tracing::warn!(
+                policy.name = live.factory.identity().name,
+                policy.digest = live.factory.identity().digest,
+                "policy keeps failing, its breaker opened and the fallback decides"
+            );
+            (self.alarm)();
+        }
+        let identity = live.factory.identity().clone();
+        self.tally.record(Some(&identity), outcome, clock.nanos().saturating_sub(begun));
+        Some(decision)
+    }
+
+    /// Explains every row that may be chosen, cheapest first, as [`Self::decide`] would judge it.
+    pub fn explain(&mut self, view: View<'_>, request: &Request<'_>, clock: &dyn Clock) -> Explanation {
+        if let Some(live) = self.live.as_mut() {
+            let attempt = live.attempt(view, request, |instance, committed| {
+                let Some(rows) = instance.explain(request, committed)? else { return Ok(None) };
+                scoring::verify_explanation(view.roster, view.loads, request.avoid, rows)
+                    .map(Some)
+                    .map_err(|error| illegal(&error))
+            });
+            match attempt {
+                Some(Ok(Some(rows))) => {
+                    return Explanation { rows, by: Some(live.factory.identity().clone()) };
+                }
+                Some(Err(failure)) if live.breaker.record(failure.outcome(), clock.now()) => (self.alarm)(),
+                _ => {}
+            }
+        }
+        let parts = |Recommendation { row, score }| ScoreParts {
+            row,
+            score,
+            parts: vec![("sessions".to_owned(), score.get())],
+        };
+        let mut rows: Vec<_> = fallback::scores(view.roster, view.loads, request.avoid).map(parts).collect();
+        rows.sort_by(|a, b| a.score.cmp(&b.score).then(a.row.cmp(&b.row)));
+        Explanation { rows, by: None }
+    }
+
+    /// Notes that `row` was given out. The caller counts it in its own loads, without a new revision.
+    pub fn commit(&mut self, row: u32) {
+        if let Some(live) = &mut self.live {
+            if live.committed.len() < COMMITTED_MAX {
+                live.committed.push(row);
+            } else {
+                live.loads_revision = 0;
+            }
+        }
+    }
+
+    /// Puts another policy version into the seat (or none), already staged: `instance` may hold a roster and loads,
+    /// but is told the present ones before its first decision. Returns what must be dropped, off the hot path.
+    pub fn install(&mut self, next: Option<Staged>) -> Option<Box<dyn Send>> {
+        let next = next.map(|Staged { factory, instance }| Live {
+            factory,
+            instance: Some(instance),
+            roster_revision: 0,
+            loads_revision: 0,
+            committed: Vec::with_capacity(COMMITTED_MAX),
+            breaker: Breaker::default(),
+            culprit: None,
+            last_failure: None,
+        });
+        let previous = std::mem::replace(&mut self.live, next)?;
+        Some(Box::new(previous.instance))
+    }
+
+    /// Says how the policy in the seat is doing, `None` if it is empty.
+    #[must_use]
+    pub fn health(&self) -> Option<Health> {
+        self.live.as_ref().map(|live| Health {
+            identity: live.factory.identity().clone(),
+            breaker: live.breaker.state(),
+            last_failure: live.last_failure.clone(),
+        })
+    }
+
+    /// Returns the input the policy failed on last.
+    #[must_use]
+    pub fn culprit(&self) -> Option<&Culprit> {
+        self.live.as_ref()?.culprit.as_ref()
+    }
+
+    /// Reports a trial of the version `digest`; ignored if another one has the seat by now.
+    pub fn trial(&mut self, digest: &str, passed: bool, now: Timestamp) {
+        if let Some(live) = &mut self.live
+            && live.factory.identity().digest == digest
+        {
+            live.breaker.trial(passed, now);
+            if live.breaker.is_closed() {
+                live.culprit = None;
+            }
+        }
+    }
+
+    /// Returns what was counted since the host started.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+}
+
+/// A proven policy version with its first instance.
+pub struct Staged {
+    /// Makes further instances.
+    pub factory: Arc<dyn ScoringFactory>,
+    /// The first one.
+    pub instance: Box<dyn ScoringPolicy>,
+}
+
+impl Live {
+    /// Runs one call on an instance that knows the present state; `None` if the breaker is open.
+    fn attempt<T>(
+        &mut self,
+        view: View<'_>,
+        request: &Request<'_>,
+        call: impl FnOnce(&mut dyn ScoringPolicy, &[u32]) -> Result<T, Failure>,
+    ) -> Option<Result<T, Failure>> {
+        if !self.breaker.is_closed() {
+            return None;
+        }
+        let result = self.catch_up(view).and_then(|()| match &mut self.instance {
+            Some(instance) => call(&mut **instance, &self.committed),
+            None => Err(Failure::Trap("there is no instance".to_owned())),
+        });
+        match &result {
+            Ok(_) => self.committed.clear(),
+            Err(failure) => self.failed(view, request, failure),
+        }
+        Some(result)
+    }
+
+    /// Makes sure there is an instance and that it has been told everything but `committed`.
+    fn catch_up(&mut self, view: View<'_>) -> Result<(), Failure> {
+        let instance = match &mut self.instance {
+            Some(instance) => instance,
+            none => {
+                self.roster_revision = 0;
+                none.insert(self.factory.make()?)
+            }
+        };
+        if self.roster_revision != view.roster_revision {
+            instance.roster(view.roster)?;
+            self.roster_revision = view.roster_revision;
+            self.loads_revision = 0;
+        }
+        if self.loads_revision != view.loads_revision {
+            instance.refresh(view.loads)?;
+            self.loads_revision = view.loads_revision;
+            self.committed.clear();
+            if instance.is_worn() {
+                let fresh = self.instance.insert(self.factory.make()?);
+                fresh.roster(view.roster)?;
+                fresh.refresh(view.loads)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, view: View<'_>, request: &Request<'_>, failure: &Failure) {
+        // An instance that returned an error lives on, but nobody knows whether it took `committed` in.
+        self.loads_revision = 0;
+        if !matches!(failure, Failure::Declared(_)) {
+            self.instance = None;
+        }
+        let identity = self.factory.identity();
+        tracing::debug!(
+            policy.name = identity.name, policy.digest = identity.digest, %failure,
+            "policy failed, the fallback decides"
+        );
+        self.last_failure = Some(failure.clone());
+        // Copying the snapshot on every failure would make a bad policy expensive: the first one is kept until the
+        // breaker closes again.
+        self.culprit.get_or_insert_with(|| Culprit {
+            snapshot: ScoringSnapshot { roster: Arc::new(view.roster.clone()), loads: view.loads.clone() },
+            request: request.into(),
+        });
+    }
+}
+
+fn illegal(illegal: &scoring::Illegal) -> Failure {
+    Failure::Illegal(illegal.to_string())
+}
+
+/// What the reload task needs from whoever owns the seat.
+pub trait ScoringHost: Send + Sync {
+    /// Returns a copy of what the next decision would be made from.
+    fn snapshot(&self) -> ScoringSnapshot;
+
+    /// Runs `use_seat` with the seat locked: no decision is made meanwhile, so it must be brief.
+    fn with_seat(&self, use_seat: &mut dyn FnMut(&mut ScoringSeat));
+}

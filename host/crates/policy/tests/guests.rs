@@ -1,0 +1,127 @@
+//! Misbehaving guests: each is contained, named by its outcome, and changes nothing for others.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use fulcrum_core::scoring::{Loads, Request, flags};
+use fulcrum_policy::seat::{ScoringFactory, ScoringSeat, Staged};
+use fulcrum_policy::{Artifact, Failure, Outcome, proof};
+use support::*;
+
+/// What a guest's own comment says should happen to it.
+fn expectation(text: &str) -> (&str, &str) {
+    let line = text.lines().find_map(|line| line.strip_prefix(";; expect: ")).expect("every guest says it");
+    line.split_once(' ').expect("two words")
+}
+
+fn guests() -> Vec<(String, String)> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests");
+    let mut guests: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.file_name().unwrap() != "base.wat")
+        .map(|path| {
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            (name, std::fs::read_to_string(path).unwrap())
+        })
+        .collect();
+    guests.sort();
+    guests
+}
+
+/// Loads, configures and proves, as a reload does; returns the code of the refusal.
+fn load(wasm: &[u8]) -> Result<std::sync::Arc<fulcrum_policy::Loaded>, String> {
+    let loaded = Artifact::load(&runtime(), wasm)
+        .and_then(|artifact| artifact.configured("guest", serde_json::json!({})))
+        .and_then(|loaded| proof::run(&loaded, &TestClock::default()).map(|_| loaded));
+    loaded.map(std::sync::Arc::new).map_err(|refusal| {
+        assert!(refusal.to_string().len() > 20, "a refusal explains itself: {refusal}");
+        refusal.code().to_owned()
+    })
+}
+
+#[test]
+fn every_sin_is_contained_and_named() {
+    let guests = guests();
+    assert!(guests.len() > 20, "the guests are there");
+    for (name, text) in guests {
+        let (stage, expected) = expectation(&text);
+        let loaded = load(&guest(&text));
+        if stage == "load" {
+            assert_eq!(loaded.err().as_deref(), Some(expected), "{name}");
+            continue;
+        }
+        let loaded =
+            loaded.unwrap_or_else(|code| panic!("{name} should pass the self-test, refused: {code}"));
+        let roster = roster(3);
+        let mut loads = Loads::unknown(3);
+        loads.flags[1] |= flags::DEAD;
+        let trouble = "x".repeat(66);
+        let armed = Request { client_id: &trouble, ..Request::default() };
+        let mut instance = loaded.make().unwrap();
+        instance.roster(&roster).unwrap();
+        instance.refresh(&loads).unwrap();
+        let outcome = match stage {
+            "explain" => instance.explain(&armed, &[]).map(|_| ()),
+            _ => instance.recommend(&armed, &[]).and_then(|proposal| {
+                fulcrum_core::scoring::verify(&roster, &loads, &[], proposal)
+                    .map(|_| ())
+                    .map_err(|illegal| Failure::Illegal(illegal.to_string()))
+            }),
+        };
+        let found = outcome.as_ref().err().map_or(Outcome::Ok, Failure::outcome).name();
+        assert_eq!(found, expected, "{name}: {outcome:?}");
+
+        // In a seat: the fallback answers, a fresh instance takes over, and a harmless client notices nothing.
+        let mut seat = ScoringSeat::new(std::sync::Arc::new(|| {}));
+        seat.install(Some(Staged { factory: loaded.clone(), instance: loaded.make().unwrap() }));
+        let clock = TestClock::default();
+        let view = view(&roster, &loads);
+        if stage == "explain" {
+            let explanation = seat.explain(view, &armed, &clock);
+            assert_eq!((explanation.by, explanation.rows.len()), (None, 2), "{name}");
+        } else {
+            let decision = seat.decide(view, &armed, &clock).unwrap();
+            assert_eq!(decision.outcome.name(), expected, "{name}");
+            assert_eq!(decision.by.is_none(), expected != "ok", "{name}");
+            assert_eq!(decision.recommendation.row, 0, "{name}");
+        }
+        let decision = seat.decide(view, &Request::default(), &clock).unwrap();
+        assert_eq!(
+            (decision.outcome, decision.recommendation.row),
+            (Outcome::Ok, 0),
+            "{name}: the next call"
+        );
+    }
+}
+
+#[test]
+fn a_log_flood_is_cut_and_counted() {
+    let text = std::fs::read_to_string(
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/log-flood.wat"),
+    );
+    let loaded = load(&guest(&text.unwrap())).unwrap();
+    let mut instance = loaded.make_scoring_for_tests();
+    instance.roster(&roster(1)).unwrap();
+    instance.refresh(&Loads::unknown(1)).unwrap();
+    let id = "x".repeat(66);
+    instance.recommend(&Request { client_id: &id, ..Request::default() }, &[]).unwrap();
+    // The flood may span two windows of a second.
+    let dropped = loaded.log_lines_dropped();
+    assert!((1900..2000).contains(&dropped), "{dropped} of 2000 lines dropped");
+}
+
+#[test]
+fn an_endless_loop_ends_within_its_deadline() {
+    let text = std::fs::read_to_string(
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/loop-recommend.wat"),
+    );
+    let loaded = load(&guest(&text.unwrap())).unwrap();
+    let mut instance = loaded.make_scoring_for_tests();
+    instance.roster(&roster(1)).unwrap();
+    instance.refresh(&Loads::unknown(1)).unwrap();
+    let id = "x".repeat(66);
+    let failure = instance.recommend(&Request { client_id: &id, ..Request::default() }, &[]).unwrap_err();
+    assert_eq!(failure, Failure::Timeout { deadline_ms: 10 });
+}

@@ -1,0 +1,16 @@
+;; Explains a million rows.
+;; expect: explain limit
+  ;; <explain>
+  (func (export "fulcrum:policy/scoring@1.0.0#explain")
+    (param $id i32) (param $id_len i32) (param i32 i32 i32 i32 f64 f64 i32 i32 i32 i32 i64 i64) (result i32)
+    (local $at i32)
+    (drop (call $ok))
+    (if (call $armed (local.get $id_len)) (then
+      (drop (memory.grow (i32.const 400)))
+      (i32.store (i32.const 0x104) (i32.const 0x10000))
+      (i32.store (i32.const 0x108) (i32.const 1000000))
+      (return (i32.const 0x100))))
+    (i32.store8 (i32.const 0x100) (i32.const 1))
+    (i32.store8 (i32.const 0x104) (i32.const 3))
+    (i32.const 0x100))
+  ;; </explain>

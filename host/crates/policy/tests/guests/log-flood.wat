@@ -1,0 +1,20 @@
+;; Writes two thousand log lines with control characters per call, then answers as it should.
+;; expect: call ok
+  ;; <import>
+  (import "fulcrum:policy/host@1.0.0" "log" (func $log (param i32 i32 i32)))
+  ;; </import>
+  ;; <recommend>
+  (func (export "fulcrum:policy/scoring@1.0.0#recommend")
+    (param $id i32) (param $id_len i32) (param i32 i32 i32 i32) (param f64 f64)
+    (param $avoid i32) (param $avoid_len i32) (param i32 i32) (param i64 i64) (result i32)
+    (local $left i32)
+    (if (call $armed (local.get $id_len)) (then
+      (local.set $left (i32.const 2000))
+      (loop $more
+        (call $log (i32.const 0) (i32.const 0x80) (i32.const 16))
+        (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+        (br_if $more (local.get $left)))))
+    (i32.store (i32.const 0x108) (call $first (i32.const 0) (local.get $avoid) (local.get $avoid_len)))
+    (f64.store (i32.const 0x110) (f64.const 0))
+    (call $ok))
+  ;; </recommend>

@@ -1,0 +1,15 @@
+;; Calls itself without end.
+;; expect: call limit
+  ;; <recommend>
+  (func $deeper (param $depth i32)
+    (call $deeper (i32.add (local.get $depth) (i32.const 1)))
+    (i32.store (i32.const 0x200) (local.get $depth)))
+  (func (export "fulcrum:policy/scoring@1.0.0#recommend")
+    (param $id i32) (param $id_len i32) (param i32 i32 i32 i32) (param f64 f64)
+    (param $avoid i32) (param $avoid_len i32) (param i32 i32) (param i64 i64) (result i32)
+    (if (call $armed (local.get $id_len)) (then
+      (call $deeper (i32.const 0))))
+    (i32.store (i32.const 0x108) (call $first (i32.const 0) (local.get $avoid) (local.get $avoid_len)))
+    (f64.store (i32.const 0x110) (f64.const 0))
+    (call $ok))
+  ;; </recommend>

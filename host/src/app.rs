@@ -1,0 +1,361 @@
+//! One running host: builds the parts from a [`Config`], starts them in order and stops them in order.
+//!
+//! Start: folders, socket, policies (the boot reconcile), background tasks, then requests. A host that listens is
+//! ready. Stop: readiness off and the own row out of the roster, no new connections, running requests finish within
+//! a bound, then tasks and the policy manager.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::serve::ListenerExt;
+use cpu_time::ProcessTime;
+use fulcrum_coordinator::{Balancer, Meter, Sessions, sessions};
+use fulcrum_core::scoring::Load;
+use fulcrum_core::time::Clock;
+use fulcrum_policy::seat::ScoringSeat;
+use fulcrum_policy::{Manager, Runtime, manager};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+
+use crate::clock::RealClock;
+use crate::config::{Authority, Config};
+use crate::embedded;
+use crate::http::{self, Edge};
+
+/// What the handlers of one host share.
+#[derive(Clone)]
+pub struct Services {
+    /// Membership and recommendations.
+    pub balancer: Arc<Balancer>,
+    /// Sessions and agents.
+    pub sessions: Arc<Sessions>,
+    /// Measured traffic.
+    pub meter: Arc<Meter>,
+    /// The host's clock.
+    pub clock: Arc<dyn Clock>,
+    /// Policies: their state, reload, bindings.
+    pub policies: Arc<Manager>,
+    /// Whether the host is on its way out.
+    pub lifecycle: Arc<Lifecycle>,
+}
+
+/// Whether a host is on its way out.
+#[derive(Debug, Default)]
+pub struct Lifecycle {
+    is_draining: AtomicBool,
+    stop: Notify,
+}
+
+impl Lifecycle {
+    /// Says whether the host takes no new work any more.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
+    }
+
+    fn drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+        self.stop.notify_waiters();
+    }
+
+    async fn drained(&self) {
+        let mut stop = std::pin::pin!(self.stop.notified());
+        // Registered before the flag is read, so that a drain in between is not missed.
+        stop.as_mut().enable();
+        if !self.is_draining() {
+            stop.await;
+        }
+    }
+}
+
+/// The parts of a host before it runs.
+#[derive(Debug)]
+pub struct App;
+
+/// A running host. Dropping it ends its tasks without a drain.
+pub struct Running {
+    addr: SocketAddr,
+    services: Services,
+    drain: Duration,
+    server: JoinHandle<std::io::Result<()>>,
+    tasks: Tasks,
+}
+
+impl App {
+    /// Starts a host; returns when it answers requests.
+    ///
+    /// Policies run on the caller's runtime: its worker threads need at least 4 MiB of stack.
+    pub async fn start(config: &Config) -> anyhow::Result<Running> {
+        for folder in [config.host.data_dir.clone(), config.policies_dir(), config.keep_dir()] {
+            make_folder(&folder)?;
+        }
+        let listen = config.host.listen;
+        let listener =
+            TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+        let addr = listener.local_addr().context("cannot read the address listened on")?;
+        let advertise = config.host.advertise.clone().map(|authority| match authority.port {
+            0 => Authority { port: addr.port(), ..authority },
+            _ => authority,
+        });
+        let services = services(config, advertise.as_ref()).await?;
+
+        let beat = Beat::new(&services);
+        beat.send(&services);
+        let interval = Duration::from_millis(config.heartbeat.interval_ms);
+        let tasks = Tasks(vec![tokio::spawn(beat.run(services.clone(), interval))]);
+        let edge = Edge {
+            request_ids: http::error::RequestIds::new(u32::from_ne_bytes(entropy())),
+            body_bytes_max: usize::try_from(config.host.body_bytes_max).unwrap_or(usize::MAX),
+            is_loopback: addr.ip().is_loopback(),
+            advertised_host: advertise.map(|authority| authority.host),
+        };
+        let router = http::router(services.clone(), edge);
+        let lifecycle = services.lifecycle.clone();
+        let listener = listener.tap_io(|stream| {
+            // Answers are small and complete: waiting for more to send would only add latency.
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "cannot set TCP_NODELAY");
+            }
+        });
+        let server =
+            axum::serve(listener, router).with_graceful_shutdown(async move { lifecycle.drained().await });
+        let server = tokio::spawn(server.into_future());
+        tracing::info!(%addr, policies_dir = %config.policies_dir().display(), "host is ready");
+        let drain = Duration::from_millis(config.host.drain_ms);
+        Ok(Running { addr, services, drain, server, tasks })
+    }
+}
+
+impl Running {
+    /// Returns the address it listens on.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Returns `http://` and the address it listens on.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Returns the parts, for tests and benches.
+    #[must_use]
+    pub fn services(&self) -> &Services {
+        &self.services
+    }
+
+    /// Waits until the server ended by itself, which it only does on an error.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        match (&mut self.server).await {
+            Ok(Err(error)) => anyhow::Error::new(error).context("the server stopped"),
+            Ok(Ok(())) => anyhow::anyhow!("the server stopped"),
+            Err(error) => anyhow::Error::new(error).context("the server crashed"),
+        }
+    }
+
+    /// Drains and stops: running requests get the configured time to finish.
+    pub async fn stop(mut self) {
+        tracing::info!(drain_ms = self.drain.as_millis(), "host is draining");
+        self.services.lifecycle.drain();
+        // The heartbeat ends first, or it could put the own row back.
+        self.tasks.stop().await;
+        self.services.balancer.retire();
+        if !self.server.is_finished() && tokio::time::timeout(self.drain, &mut self.server).await.is_err() {
+            tracing::warn!("some requests did not finish in time and are cut off");
+            self.server.abort();
+        }
+        let policies = self.services.policies;
+        if let Err(error) = tokio::task::spawn_blocking(move || policies.stop()).await {
+            tracing::error!(%error, "the policy manager crashed while it stopped");
+        }
+        tracing::info!("host has stopped");
+    }
+}
+
+/// Background tasks that end with their owner.
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Tasks {
+    async fn stop(&mut self) {
+        for task in self.0.drain(..) {
+            task.abort();
+            // An error here says that it was aborted, which is what we want.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Builds the parts; returns when the boot reconcile is done.
+async fn services(config: &Config, advertise: Option<&Authority>) -> anyhow::Result<Services> {
+    let clock: Arc<dyn Clock> = Arc::new(RealClock::start());
+    let runtime = Runtime::new(config.policy_limits()).context("cannot start the policy runtime")?;
+    let (alarm, inbox) = manager::inbox();
+    let boot_seed = u64::from_ne_bytes(entropy());
+    let defaults = fulcrum_coordinator::Settings::default();
+    let advertised = advertise.map(ToString::to_string);
+    let settings = fulcrum_coordinator::Settings {
+        instance_id: config
+            .host
+            .instance_id
+            .clone()
+            .or_else(|| advertised.clone())
+            .unwrap_or_else(|| defaults.instance_id.clone()),
+        advertise: advertised,
+        zone: config.host.zone.clone(),
+        capacity: config.host.capacity,
+        ttl: Duration::from_millis(config.heartbeat.ttl_ms),
+        heartbeat_interval: Duration::from_millis(config.heartbeat.interval_ms),
+        ..defaults
+    };
+    let meter = Arc::new(Meter::new(settings.clients_max));
+    let balancer = Arc::new(Balancer::new(settings, ScoringSeat::new(alarm), clock.clone(), boot_seed));
+    let sessions = Sessions::new(
+        sessions::Settings {
+            require_agent: config.session.require_agent,
+            agent_ttl: Duration::from_millis(config.heartbeat.ttl_ms),
+            binding_ttl: Duration::from_millis(config.session.binding_ttl_ms),
+            session_ttl: Duration::from_millis(config.session.ttl_ms),
+            ..sessions::Settings::default()
+        },
+        Box::new(|| u128::from_ne_bytes(entropy())),
+    );
+    let settings = manager::Settings {
+        folder: config.policies_dir(),
+        keep_dir: config.keep_dir(),
+        scoring: config.policy.scoring.clone(),
+        default_scoring: embedded::DEFAULT_SCORING.to_owned(),
+        poll: Duration::from_millis(config.policy.poll_ms),
+        settle: Duration::from_millis(config.policy.settle_ms),
+    };
+    let (host, manager_clock) = (balancer.clone(), clock.clone());
+    // Compiles policies: not for a worker thread.
+    let policies = tokio::task::spawn_blocking(move || {
+        Manager::start(settings, runtime, embedded::policies(), host, manager_clock, inbox)
+    })
+    .await
+    .context("starting the policies crashed")?
+    .context("cannot start the policies")?;
+    Ok(Services { balancer, sessions: Arc::new(sessions), meter, clock, policies, lifecycle: Arc::default() })
+}
+
+/// Measures the host itself, for the heartbeat of its own row.
+struct Beat {
+    at_nanos: u64,
+    used: Option<ProcessTime>,
+    cpu: f64,
+}
+
+impl Beat {
+    fn new(services: &Services) -> Self {
+        Self { at_nanos: services.clock.nanos(), used: ProcessTime::try_now().ok(), cpu: 0.0 }
+    }
+
+    async fn run(mut self, services: Services, interval: Duration) {
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            if services.lifecycle.is_draining() {
+                return;
+            }
+            self.measure(services.clock.nanos());
+            self.send(&services);
+        }
+    }
+
+    /// Takes the share of all cores the process used since the last measurement.
+    fn measure(&mut self, now_nanos: u64) {
+        let spent = Duration::from_nanos(now_nanos.saturating_sub(self.at_nanos)).as_secs_f64();
+        let now = ProcessTime::try_now().ok();
+        if let (Some(now), Some(before)) = (now, self.used)
+            && spent > 0.0
+        {
+            let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+            let used = now.as_duration().saturating_sub(before.as_duration()).as_secs_f64();
+            self.cpu = (used / spent / cores).clamp(0.0, 1.0);
+        }
+        self.at_nanos = now_nanos;
+        self.used = now;
+    }
+
+    fn send(&self, services: &Services) {
+        let traffic = services.meter.host(self.at_nanos);
+        let load = Load {
+            sessions: services.sessions.count(services.clock.now()),
+            inflow: traffic.inflow,
+            outflow: traffic.outflow,
+            cpu: self.cpu,
+        };
+        if let Err(error) = services.balancer.self_heartbeat(Some(load)) {
+            tracing::warn!(%error, "the host's own heartbeat was refused");
+        }
+    }
+}
+
+fn make_folder(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))
+}
+
+/// Returns unguessable bytes.
+fn entropy<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the operating system has randomness to give");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn status(client: &reqwest::Client, url: &str) -> Option<u16> {
+        Some(client.get(url).send().await.ok()?.status().as_u16())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_host_is_ready_once_it_listens_and_gone_once_it_stopped() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut config = Config::default();
+        config.host.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.host.advertise = Some("127.0.0.1:0".parse().expect("valid"));
+        config.host.data_dir = folder.path().join("data");
+        let running = App::start(&config).await.expect("it starts");
+        let (url, services) = (running.url(), running.services().clone());
+        let client = reqwest::Client::new();
+        for path in ["/healthz", "/readyz", "/metrics", "/admin/policies"] {
+            assert_eq!(status(&client, &format!("{url}{path}")).await, Some(200), "{path}");
+        }
+        assert_eq!(services.balancer.own_url(), Some(url.as_str()));
+        assert_eq!(services.balancer.counts().live, 1);
+        assert!(folder.path().join("data/policies").is_dir());
+
+        running.stop().await;
+        assert!(services.lifecycle.is_draining());
+        assert_eq!(services.balancer.counts().live, 0);
+        assert_eq!(status(&client, &format!("{url}/healthz")).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_taken_address_is_named() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut config = Config::default();
+        config.host.listen = taken.local_addr().expect("it is bound");
+        config.host.data_dir = folder.path().to_owned();
+        let error = App::start(&config).await.err().expect("the address is taken");
+        assert_eq!(error.to_string(), format!("cannot listen on {}", config.host.listen));
+    }
+}

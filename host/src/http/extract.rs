@@ -1,0 +1,89 @@
+//! Extractors whose refusals are our JSON errors instead of plain text.
+
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::Error;
+
+/// A JSON body, coming in or going out.
+///
+/// Refused with 415 `not_json` (content type), 400 `invalid_json` (syntax), 400 `invalid_body` (a field is missing
+/// or of another type) and 413 `too_large`.
+#[derive(Clone, Copy, Debug)]
+pub struct Json<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
+        // By way of a map: serde would take an array for an object, its items for the fields in order.
+        let body =
+            axum::Json::<serde_json::Map<String, serde_json::Value>>::from_request(request, state).await;
+        let axum::Json(fields) = body.map_err(|rejection| body_error(&rejection))?;
+        serde_json::from_value(serde_json::Value::Object(fields))
+            .map(Self)
+            .map_err(|error| Error::new(StatusCode::BAD_REQUEST, "invalid_body", error.to_string()))
+    }
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        axum::Json(self.0).into_response()
+    }
+}
+
+/// The query string; refused with 400 `invalid_query`.
+#[derive(Clone, Copy, Debug)]
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        match axum::extract::Query::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(value)) => Ok(Self(value)),
+            Err(rejection) => Err(query_error(&rejection)),
+        }
+    }
+}
+
+fn body_error(rejection: &JsonRejection) -> Error {
+    let (status, code) = match rejection {
+        _ if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => return too_large(),
+        JsonRejection::JsonSyntaxError(_) => (StatusCode::BAD_REQUEST, "invalid_json"),
+        JsonRejection::JsonDataError(_) => (StatusCode::BAD_REQUEST, "invalid_body"),
+        JsonRejection::MissingJsonContentType(_) => {
+            let message = "expected a JSON body with the header `content-type: application/json`";
+            return Error::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", message);
+        }
+        _ => (StatusCode::BAD_REQUEST, "unreadable_body"),
+    };
+    Error::new(status, code, innermost(rejection))
+}
+
+/// Returns the answer to a body above the limit.
+pub(crate) fn too_large() -> Error {
+    Error::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "too_large",
+        "the request body is larger than this host accepts",
+    )
+}
+
+fn query_error(rejection: &QueryRejection) -> Error {
+    Error::new(StatusCode::BAD_REQUEST, "invalid_query", innermost(rejection))
+}
+
+/// Returns what the deepest cause says: the outer ones only repeat that parsing failed.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}

@@ -1,0 +1,27 @@
+//! Whether the process lives (`/healthz`) and whether it should get traffic (`/readyz`).
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::json;
+
+use crate::app::Services;
+
+pub(crate) fn routes() -> Router<Services> {
+    Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz))
+}
+
+async fn healthz() -> Response {
+    Json(json!({ "status": "ok" })).into_response()
+}
+
+async fn readyz(State(services): State<Services>) -> Response {
+    // The host listens only when its policies have been read, so there is no "not yet" here.
+    if services.lifecycle.is_draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "draining" }))).into_response()
+    } else {
+        Json(json!({ "status": "ready" })).into_response()
+    }
+}

@@ -1,0 +1,206 @@
+//! `/metrics`: what the host counted, in the OpenMetrics text format.
+//!
+//! Nothing is kept here: a scrape reads the counts where they are made. No label holds a session, a client or an
+//! instance, so the number of lines stays bounded.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use fulcrum_policy::Outcome;
+use fulcrum_policy::tally::{BUCKET_BOUNDS_NANOS, Line};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::error::Error;
+use crate::app::Services;
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(crate) fn routes() -> Router<Services> {
+    Router::new().route("/metrics", get(scrape))
+}
+
+async fn scrape(State(services): State<Services>) -> Response {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape(services)));
+    let mut out = String::new();
+    match text::encode(&mut out, &registry) {
+        Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], out).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "cannot write the metrics");
+            Error::internal().into_response()
+        }
+    }
+}
+
+struct Scrape(Services);
+
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scrape")
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let services = &self.0;
+        let now = services.clock.now();
+        decisions(&mut encoder, services.balancer.tally().lines())?;
+        policies(&mut encoder, services)?;
+
+        let instances = services.balancer.counts();
+        let states = [("live", instances.live), ("draining", instances.draining), ("dead", instances.dead)];
+        gauges(&mut encoder, "fulcrum_instances", "Instances in the roster by state", "state", &states)?;
+        let agents = services.sessions.agent_counts(now);
+        let states = [("ready", agents.ready), ("waiting", agents.waiting)];
+        gauges(&mut encoder, "fulcrum_agents", "Registered agents by state", "state", &states)?;
+        gauge(&mut encoder, "fulcrum_sessions", "Open sessions", services.sessions.count(now).into())?;
+        counter(
+            &mut encoder,
+            "fulcrum_heartbeats",
+            "Heartbeats taken in from instances, the host's own included",
+            services.balancer.heartbeats(),
+        )?;
+
+        let reloads = services.policies.reloads();
+        let mut family = encoder.encode_descriptor(
+            "fulcrum_reloads",
+            "What the policies folder brought, by result",
+            None,
+            MetricType::Counter,
+        )?;
+        for (result, count) in [("changed", reloads.changed), ("refused", reloads.refused)] {
+            family
+                .encode_family(&[("result", result)])?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+
+        let (bytes_in, bytes_out) = services.meter.totals();
+        let mut family = encoder.encode_descriptor(
+            "fulcrum_http_body",
+            "Bytes of HTTP bodies",
+            Some(&Unit::Bytes),
+            MetricType::Counter,
+        )?;
+        for (direction, bytes) in [("in", bytes_in), ("out", bytes_out)] {
+            count(family.encode_family(&[("direction", direction)])?, bytes)?;
+        }
+        process(&mut encoder)
+    }
+}
+
+/// Adds up all versions of a name: digests as labels would grow without bound.
+fn decisions(encoder: &mut DescriptorEncoder<'_>, lines: &[Line]) -> fmt::Result {
+    let mut by_name = BTreeMap::<&str, Line>::new();
+    for line in lines {
+        let name = line.identity.as_ref().map_or("none", |identity| &identity.name);
+        let sum = by_name.entry(name).or_default();
+        sum.outcomes.iter_mut().zip(line.outcomes).for_each(|(sum, count)| *sum += count);
+        sum.buckets.iter_mut().zip(line.buckets).for_each(|(sum, count)| *sum += count);
+        sum.nanos = sum.nanos.saturating_add(line.nanos);
+    }
+    let help = "Decisions by the policy asked and how its attempt went; the host decided where it is not ok";
+    let mut family = encoder.encode_descriptor("fulcrum_decisions", help, None, MetricType::Counter)?;
+    for (name, line) in &by_name {
+        for (outcome, decisions) in Outcome::ALL.iter().zip(line.outcomes) {
+            let labels = [("role", "scoring"), ("policy", *name), ("outcome", outcome.name())];
+            count(family.encode_family(&labels)?, decisions)?;
+        }
+    }
+    let help = "Time of one decision, verification and fallback included";
+    let mut family =
+        encoder.encode_descriptor("fulcrum_decision", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (name, line) in &by_name {
+        let bounds = BUCKET_BOUNDS_NANOS.iter().map(|&bound| seconds(bound)).chain([f64::MAX]);
+        let buckets: Vec<_> = bounds.zip(line.buckets).collect();
+        family.encode_family(&[("role", "scoring"), ("policy", *name)])?.encode_histogram::<NoLabelSet>(
+            seconds(line.nanos),
+            line.count(),
+            &buckets,
+            None,
+        )?;
+    }
+    Ok(())
+}
+
+fn policies(encoder: &mut DescriptorEncoder<'_>, services: &Services) -> fmt::Result {
+    let help = "Policies the host knows; the one with a role has its state here";
+    let mut family = encoder.encode_descriptor("fulcrum_policy", help, None, MetricType::Gauge)?;
+    for status in &services.policies.statuses() {
+        let state = serde_json::to_value(status.state).unwrap_or_default();
+        let labels = [
+            ("policy", status.name.as_str()),
+            ("digest", status.digest.get(..12).unwrap_or_default()),
+            ("state", state.as_str().unwrap_or_default()),
+        ];
+        family.encode_family(&labels)?.encode_gauge(&1i64)?;
+    }
+    Ok(())
+}
+
+fn process(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    if let Ok(time) = cpu_time::ProcessTime::try_now() {
+        let used = time.as_duration().as_secs_f64();
+        encoder
+            .encode_descriptor(
+                "process_cpu",
+                "Processor time used",
+                Some(&Unit::Seconds),
+                MetricType::Counter,
+            )?
+            .encode_counter::<NoLabelSet, _, f64>(&used, None)?;
+    }
+    match resident_bytes() {
+        Some(bytes) => gauge(encoder, "process_resident_memory_bytes", "Resident memory", bytes),
+        None => Ok(()),
+    }
+}
+
+fn gauges(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &str,
+    values: &[(&str, usize)],
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for &(of, value) in values {
+        family.encode_family(&[(label, of)])?.encode_gauge(&signed(value as u64))?;
+    }
+    Ok(())
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&signed(value))
+}
+
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    count(encoder.encode_descriptor(name, help, None, MetricType::Counter)?, value)
+}
+
+fn count(mut encoder: MetricEncoder<'_>, value: u64) -> fmt::Result {
+    encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn seconds(nanos: u64) -> f64 {
+    Duration::from_nanos(nanos).as_secs_f64()
+}
+
+/// Returns the process's resident memory; only Linux tells.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,135 @@
+//! The HTTP surface: one file per resource, and here what all of them share.
+//!
+//! Nothing in here takes a decision. Every answer that is not a success is an [`error::Error`], also those of the
+//! router itself. A panic in a handler costs its own request only.
+
+pub(crate) mod admin;
+pub(crate) mod agents;
+pub mod error;
+pub mod extract;
+pub(crate) mod health;
+pub(crate) mod instances;
+pub(crate) mod meter;
+pub(crate) mod metrics;
+pub(crate) mod sessions;
+
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+
+use crate::app::Services;
+use error::{Error, RequestIds};
+
+/// What a handler returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// How the edge treats every request.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    /// Numbers the requests that fail.
+    pub(crate) request_ids: RequestIds,
+    /// Largest request body in bytes.
+    pub(crate) body_bytes_max: usize,
+    /// Whether only this machine can reach the host.
+    pub(crate) is_loopback: bool,
+    /// Name clients reach the host by, if it advertises one.
+    pub(crate) advertised_host: Option<String>,
+}
+
+/// Builds the router of a host.
+pub(crate) fn router(services: Services, edge: Edge) -> Router {
+    let body_bytes_max = edge.body_bytes_max;
+    let state = Arc::new((services.clone(), edge));
+    Router::new()
+        .merge(health::routes())
+        .merge(instances::routes())
+        .merge(sessions::routes())
+        .merge(agents::routes())
+        .merge(admin::routes())
+        .merge(metrics::routes())
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(body_bytes_max))
+        .layer(middleware::from_fn_with_state(state, at_the_edge))
+        .with_state(services)
+}
+
+/// Refuses what no handler should see, counts bytes, survives panics and completes errors.
+async fn at_the_edge(State(state): State<Arc<(Services, Edge)>>, request: Request, next: Next) -> Response {
+    let (services, edge) = &*state;
+    let response = match refuse(&request, edge) {
+        Some(error) => error.into_response(),
+        None => surviving(next, meter::count_in(request, &services.meter)).await,
+    };
+    meter::count_out(edge.request_ids.complete(response), &services.meter)
+}
+
+fn refuse(request: &Request<Body>, edge: &Edge) -> Option<Error> {
+    let headers = request.headers();
+    let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|bytes| bytes > edge.body_bytes_max as u64) {
+        return Some(extract::too_large());
+    }
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    if reads || is_own_page(headers, request.uri(), edge) {
+        return None;
+    }
+    let message =
+        "a web page of another origin must not change this host; call it without an `Origin` header";
+    Some(Error::new(StatusCode::FORBIDDEN, "cross_origin", message))
+}
+
+/// Says whether a request comes from no web page or from one this host served itself.
+///
+/// A page elsewhere could otherwise drive a host on the visitor's own machine. On loopback the host must also be
+/// called by address or by a name of its own: a foreign name that was made to point here proves nothing.
+fn is_own_page(headers: &HeaderMap, uri: &Uri, edge: &Edge) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else { return true };
+    let host = match headers.get(HOST) {
+        Some(host) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
+        None => uri.authority().cloned(),
+    };
+    let origin =
+        origin.to_str().ok().and_then(|origin| origin.split_once("://")?.1.parse::<Authority>().ok());
+    let (Some(host), Some(origin)) = (host, origin) else { return false };
+    let name = host.host().trim_start_matches('[').trim_end_matches(']');
+    let is_own_name = name.parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+        || edge.advertised_host.as_deref().is_some_and(|own| own.eq_ignore_ascii_case(name));
+    host == origin && (is_own_name || !edge.is_loopback)
+}
+
+/// Runs the handler; a panic becomes a 500.
+async fn surviving(next: Next, request: Request) -> Response {
+    let mut handler = pin!(next.run(request));
+    // What a handler shares is behind locks that keep their own invariants, so going on after a panic is safe.
+    std::future::poll_fn(|context| {
+        catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context)))
+            .unwrap_or_else(|_| Poll::Ready(Error::internal().into_response()))
+    })
+    .await
+}
+
+async fn no_such_route(method: Method, uri: Uri) -> Error {
+    let message = format!("there is no {method} {}", uri.path());
+    Error::new(StatusCode::NOT_FOUND, "no_such_route", message)
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Error {
+    let message = format!("{} does not take {method}; the `allow` header says what it takes", uri.path());
+    Error::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,5 @@
+//! The default policy `p2c` as a component; the rule itself is in [`logic`].
+
+pub mod logic;
+
+fulcrum_guest::export_scoring!(logic::P2c);

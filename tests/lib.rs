@@ -1,0 +1,1 @@
+//! System tests; everything is in `it/`.
