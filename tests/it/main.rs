@@ -5,8 +5,8 @@
 mod support;
 
 mod vectors;
-//mod parity;
-//mod recommend;
+mod parity;
+mod recommend;
 //mod sessions;
 //mod reload;
 //mod evil;

@@ -4,4 +4,6 @@
 mod folder;
 mod keep;
 pub mod manager;
+mod seating;
+mod task;
 mod watch;
