@@ -236,6 +236,7 @@ async fn services(config: &Config, advertise: Option<&Authority>) -> anyhow::Res
         folder: config.policies_dir(),
         keep_dir: config.keep_dir(),
         scoring: config.policy.scoring.clone(),
+        claiming: config.policy.claiming.clone(),
         default_scoring: embedded::DEFAULT_SCORING.to_owned(),
         poll: Duration::from_millis(config.policy.poll_ms),
         settle: Duration::from_millis(config.policy.settle_ms),

@@ -111,6 +111,8 @@ tree! {
     policy: Policy = "policy" {
         /// Policy that serves the scoring role.
         scoring: String = crate::embedded::DEFAULT_SCORING.to_owned();
+        /// Policy that plans the claims of groups without one of their own.
+        claiming: String = crate::embedded::DEFAULT_CLAIMING.to_owned();
         /// Longest time one scoring decision may take, in milliseconds; then the host decides by itself.
         scoring_deadline_ms: u64 = 10;
         /// Longest time one claim plan may take, in milliseconds.

@@ -5,6 +5,9 @@ use fulcrum_policy::manager::Embedded;
 /// The policy that serves scoring unless told otherwise; always embedded.
 pub const DEFAULT_SCORING: &str = "p2c";
 
+/// The policy that plans claims unless told otherwise.
+pub const DEFAULT_CLAIMING: &str = "sticky";
+
 macro_rules! policies {
     ($($name:literal),+) => {
         /// Returns the embedded policies, ordered by name.

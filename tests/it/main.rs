@@ -4,12 +4,12 @@
 
 mod support;
 
-mod vectors;
+mod cli;
+mod evil;
+mod metrics;
 mod parity;
 mod recommend;
-//mod sessions;
-//mod reload;
-//mod evil;
-//mod swap;
-//mod cli;
-//mod metrics;
+mod reload;
+mod sessions;
+mod swap;
+mod vectors;

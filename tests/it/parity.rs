@@ -75,14 +75,14 @@ impl<P: Prebuilt> Scoring for Both<P> {
         };
         let roster = host::Roster::new(rows.iter().map(row).collect()).expect("generated ids differ");
         let wasm = self.wasm.roster(&roster).map_err(declared);
-        same(self.native.roster(rows), wasm)
+        same(self.native.roster(rows), &wasm)
     }
 
     fn refresh(&mut self, loads: Loads) -> Result<(), Error> {
         let Loads { sessions, inflow, outflow, cpu, heartbeat_age_ms, pending, flags } = loads.clone();
         let columns = host::Loads { sessions, inflow, outflow, cpu, heartbeat_age_ms, pending, flags };
         let wasm = self.wasm.refresh(&columns).map_err(declared);
-        same(self.native.refresh(loads), wasm)
+        same(self.native.refresh(loads), &wasm)
     }
 
     fn recommend(&mut self, request: &Request<'_>) -> Result<Recommendation, Error> {
@@ -91,7 +91,7 @@ impl<P: Prebuilt> Scoring for Both<P> {
         let bits = |row: u32, score: f64| (row, score.to_bits());
         same(
             native.clone().map(|answer| bits(answer.row, answer.score)),
-            wasm.map(|answer| bits(answer.row, answer.score)),
+            &wasm.map(|answer| bits(answer.row, answer.score)),
         )?;
         native
     }
@@ -100,15 +100,18 @@ impl<P: Prebuilt> Scoring for Both<P> {
         let wasm = self.wasm.explain(&lowered(request), request.committed).map_err(declared);
         let wasm = wasm.map(|rows| rows.expect("the default policies explain"));
         let native = self.native.explain(request);
-        same(native.clone().map(|rows| native_bits(&rows)), wasm.map(|rows| wasm_bits(&rows)))?;
+        same(native.clone().map(|rows| native_bits(&rows)), &wasm.map(|rows| wasm_bits(&rows)))?;
         native
     }
 }
 
 /// Fails unless both are the same.
 #[track_caller]
-fn same<T: PartialEq + std::fmt::Debug>(native: Result<T, Error>, wasm: Result<T, Error>) -> Result<T, Error> {
-    assert_eq!(native, wasm, "left is native, right is wasm");
+fn same<T: PartialEq + std::fmt::Debug>(
+    native: Result<T, Error>,
+    wasm: &Result<T, Error>,
+) -> Result<T, Error> {
+    assert_eq!(&native, wasm, "left is native, right is wasm");
     native
 }
 
@@ -152,7 +155,8 @@ fn declared(failure: Failure) -> Error {
 fn holds<P: Prebuilt>(configs: &[&str]) {
     // One seed that is always the same, and one that nobody has tried yet.
     let seeds = [test_seed(), now_ms()];
-    for (seed, config) in seeds.into_iter().flat_map(|seed| configs.iter().map(move |config| (seed, config))) {
+    for (seed, config) in seeds.into_iter().flat_map(|seed| configs.iter().map(move |config| (seed, config)))
+    {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let mut runner = TestRunner::new_with_rng(
@@ -181,7 +185,11 @@ fn weighted_is_the_same_natively() {
 
 #[test]
 fn p2c_is_the_same_natively() {
-    holds::<p2c::logic::P2c>(&["{}", r#"{"choices":1}"#, r#"{"choices":16,"overload":"cliff","byteWeight":0}"#]);
+    holds::<p2c::logic::P2c>(&[
+        "{}",
+        r#"{"choices":1}"#,
+        r#"{"choices":16,"overload":"cliff","byteWeight":0}"#,
+    ]);
 }
 
 #[test]

@@ -23,10 +23,10 @@ use tokio::process::{Child, Command};
 
 /// Guests made of text are those of the policy crate's own tests.
 #[path = "../../host/crates/policy/tests/support/mod.rs"]
-#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "another crate's helpers")]
+#[allow(unreachable_pub, reason = "another crate's helpers")]
 mod policy_support;
 
-pub(crate) use policy_support::guest;
+pub(crate) use policy_support::{TestClock, guest, runtime as check_runtime};
 
 /// Longest wait for anything that should happen at once; generous, because other work may run on this machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -39,6 +39,38 @@ pub(crate) const TROUBLE: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
 pub(crate) static FIRST: LazyLock<Vec<u8>> = LazyLock::new(|| guest(""));
 /// A component that chooses the last row that may be chosen, at cost 1.
 pub(crate) static LAST: LazyLock<Vec<u8>> = LazyLock::new(|| guest(include_str!("guests/last.wat")));
+
+/// A guest of the policy crate that misbehaves in one way.
+#[derive(Clone, Debug)]
+pub(crate) struct Sin {
+    pub(crate) name: String,
+    /// When it shows: `load`, `call` or `explain`.
+    pub(crate) stage: String,
+    /// Code of the refusal, or name of the outcome.
+    pub(crate) expected: String,
+    pub(crate) wasm: Vec<u8>,
+}
+
+/// Every misbehaving guest, ordered by name; each says in its own text what should happen to it.
+pub(crate) fn sins() -> Vec<Sin> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/crates/policy/tests/guests");
+    let files = std::fs::read_dir(folder).expect("the guests are there");
+    let paths = files.map(|entry| entry.expect("it can be listed").path());
+    let sin = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).expect("it can be read");
+        let expectation = text.lines().find_map(|line| line.strip_prefix(";; expect: "))?;
+        let (stage, expected) = expectation.split_once(' ').expect("two words");
+        Some(Sin {
+            name: path.file_stem().expect("a file").to_string_lossy().into_owned(),
+            stage: stage.to_owned(),
+            expected: expected.to_owned(),
+            wasm: guest(&text),
+        })
+    };
+    let mut sins: Vec<_> = paths.filter_map(sin).collect();
+    sins.sort_by(|a, b| a.name.cmp(&b.name));
+    sins
+}
 
 /// Runs a test on a runtime like that of `serve`.
 pub(crate) fn run(test: impl Future<Output = ()>) {
@@ -214,8 +246,10 @@ impl Api {
     /// Waits until a policy's version in use is this one.
     pub(crate) async fn until_in_use(&self, name: &str, digest: &str) -> Value {
         let what = format!("{name} is {digest}");
-        eventually(what, SOON, async || Some(self.policy(name).await).filter(|status| status["digest"] == digest))
-            .await
+        eventually(what, SOON, async || {
+            Some(self.policy(name).await).filter(|status| status["digest"] == digest)
+        })
+        .await
     }
 
     /// Waits until the newest file of a policy is refused with this code; returns how the policy stands.
@@ -351,7 +385,8 @@ impl Process {
             .expect("the binary can be run");
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let line = tokio::time::timeout(SOON, lines.next_line()).await.expect("it starts in time");
-        let first_line = line.expect("stdout can be read").unwrap_or_else(|| panic!("it ended: {}", log(&folder)));
+        let first_line =
+            line.expect("stdout can be read").unwrap_or_else(|| panic!("it ended: {}", log(&folder)));
         let url = first_line.strip_prefix("listening on ").unwrap_or_else(|| panic!("{first_line}"));
         Self { api: Api::new(url.to_owned()), child, folder, first_line }
     }

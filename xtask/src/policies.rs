@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 mod toolchain;
 
 /// The default policies, each a package of that name in the `policies/` workspace.
-const POLICIES: [&str; 2] = ["weighted", "p2c"];
+const POLICIES: [&str; 3] = ["weighted", "p2c", "sticky"];
 /// Sources that every policy is built from, beside its own folder.
 const SHARED_SOURCES: [&str; 4] =
     ["wit/policy.wit", "policies/guest", "policies/Cargo.toml", "policies/Cargo.lock"];

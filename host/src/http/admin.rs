@@ -1,17 +1,19 @@
 //! Operating the policies of a running host: `/admin/policies` and `/admin/bindings`.
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use fulcrum_policy::manager::BindError;
-use fulcrum_policy::status::{Bindings, Report, Status};
+use fulcrum_policy::status::{Bindings, Rebind, Report, Status};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::Result;
 use super::error::Error;
 use super::extract::Json;
+use super::instances::parameter;
 use crate::app::Services;
 
 pub(crate) fn routes() -> Router<Services> {
@@ -32,7 +34,11 @@ async fn list(State(services): State<Services>) -> Json<Overview> {
     Json(Overview { bindings: services.policies.bindings(), policies: services.policies.statuses() })
 }
 
-async fn show(State(services): State<Services>, Path(name): Path<String>) -> Result<Json<Status>> {
+async fn show(
+    State(services): State<Services>,
+    name: std::result::Result<Path<String>, PathRejection>,
+) -> Result<Json<Status>> {
+    let name = parameter(name)?;
     let found = services.policies.statuses().into_iter().find(|status| status.name == name);
     found.map(Json).ok_or_else(|| {
         Error::new(
@@ -55,41 +61,43 @@ async fn bind(
     State(services): State<Services>,
     Json(body): Json<Map<String, Value>>,
 ) -> Result<Json<Bindings>> {
-    match wanted_scoring(&body)? {
-        None => Ok(Json(services.policies.bindings())),
-        Some(name) => blocking(move || services.policies.bind(&name))
-            .await?
-            .map(Json)
-            .map_err(|error| bind_error(&error)),
-    }
+    let rebind = rebind(&body)?;
+    blocking(move || services.policies.bind(rebind)).await?.map(Json).map_err(|error| bind_error(&error))
 }
 
-/// Returns the policy the body asks for, `None` if it asks for nothing.
-fn wanted_scoring(body: &Map<String, Value>) -> Result<Option<String>> {
-    let refuse = |code, message: String| Err(Error::new(StatusCode::BAD_REQUEST, code, message));
-    for key in body.keys() {
-        match key.as_str() {
-            "scoring" => {}
-            "claiming" | "groups" => {
-                return refuse(
-                    "unsupported_binding",
-                    format!("{key:?} cannot be bound yet: claims come with the next version of the host"),
-                );
+/// Reads which bindings the body changes; a group with `null` loses its own policy.
+fn rebind(body: &Map<String, Value>) -> Result<Rebind> {
+    let refuse = |message: String| Error::new(StatusCode::BAD_REQUEST, "invalid_body", message);
+    let name = |key: &str, value: &Value| {
+        value.as_str().map(str::to_owned).ok_or_else(|| refuse(format!("{key} must be the name of a policy")))
+    };
+    let mut rebind = Rebind::default();
+    for (key, value) in body {
+        match (key.as_str(), value) {
+            ("scoring", _) => rebind.scoring = Some(name("\"scoring\"", value)?),
+            ("claiming", _) => rebind.claiming = Some(name("\"claiming\"", value)?),
+            ("groups", Value::Object(groups)) => {
+                for (group, value) in groups {
+                    let policy =
+                        if value.is_null() { None } else { Some(name("each group's value", value)?) };
+                    rebind.groups.insert(group.clone(), policy);
+                }
             }
-            _ => return refuse("invalid_body", format!("unknown key {key:?}, expected \"scoring\"")),
+            ("groups", _) => return Err(refuse("\"groups\" must be an object".to_owned())),
+            _ => {
+                return Err(refuse(format!(
+                    "unknown key {key:?}, expected \"scoring\", \"claiming\" or \"groups\""
+                )));
+            }
         }
     }
-    match body.get("scoring") {
-        None => Ok(None),
-        Some(Value::String(name)) => Ok(Some(name.clone())),
-        Some(_) => refuse("invalid_body", "\"scoring\" must be the name of a policy".to_owned()),
-    }
+    Ok(rebind)
 }
 
 fn bind_error(error: &BindError) -> Error {
     let (status, code) = match error {
         BindError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_policy"),
-        BindError::WrongRole(_) => (StatusCode::CONFLICT, "wrong_role"),
+        BindError::WrongRole { .. } => (StatusCode::CONFLICT, "wrong_role"),
         BindError::Unusable { .. } => (StatusCode::CONFLICT, "unusable_policy"),
         BindError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
     };
@@ -111,16 +119,23 @@ mod tests {
 
     #[test]
     fn bodies_of_bindings_are_checked() {
-        let check = |body: Value, expected: std::result::Result<Option<&str>, &str>| {
-            let found = wanted_scoring(body.as_object().expect("an object"));
-            let found = found.as_ref().map(|name| name.as_deref()).map_err(Error::code);
-            assert_eq!(found, expected, "{body}");
+        let check = |body: Value, expected: std::result::Result<Rebind, &str>| {
+            let found = rebind(body.as_object().expect("an object"));
+            assert_eq!(
+                found.as_ref().map_err(Error::code),
+                expected.as_ref().map_err(|code| *code),
+                "{body}"
+            );
         };
-        check(json!({}), Ok(None));
-        check(json!({ "scoring": "weighted" }), Ok(Some("weighted")));
+        let name = |name: &str| Some(name.to_owned());
+        check(json!({}), Ok(Rebind::default()));
+        let both = Rebind { scoring: name("weighted"), claiming: name("sticky"), ..Rebind::default() };
+        check(json!({ "scoring": "weighted", "claiming": "sticky" }), Ok(both));
+        let groups = [("a".to_owned(), name("greedy")), ("b".to_owned(), None)].into();
+        check(json!({ "groups": {"a": "greedy", "b": null} }), Ok(Rebind { groups, ..Rebind::default() }));
         check(json!({ "scoring": 1 }), Err("invalid_body"));
         check(json!({ "scorin": "weighted" }), Err("invalid_body"));
-        check(json!({ "scoring": "weighted", "claiming": "sticky" }), Err("unsupported_binding"));
-        check(json!({ "groups": {} }), Err("unsupported_binding"));
+        check(json!({ "groups": [] }), Err("invalid_body"));
+        check(json!({ "groups": {"a": 1} }), Err("invalid_body"));
     }
 }

@@ -1,11 +1,14 @@
 //! The guest shell: bindings generated from `wit/`, and their conversions to and from the plain types.
 //!
-//! Only [`export_scoring!`](crate::export_scoring) uses this module.
+//! Only [`export_scoring!`](crate::export_scoring) uses this module, and
+//! [`export_claiming!`](crate::export_claiming) uses [`claiming`].
 
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
 use crate::{Error, Loads, Request, Row, Scoring};
+
+pub mod claiming;
 
 /// What `wit-bindgen` generates from the contract.
 #[allow(

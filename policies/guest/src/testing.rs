@@ -1,4 +1,7 @@
-//! Worlds to test a scoring policy with, and the properties every one of them must have.
+//! Worlds to test a scoring policy with, and the properties every one of them must have; for the claiming role see
+//! [`claiming`].
+
+pub mod claiming;
 
 use proptest::prelude::*;
 

@@ -10,7 +10,7 @@ use fulcrum_core::scoring::{self, Load, Request, Score, ScoringSnapshot};
 use fulcrum_core::seed;
 use fulcrum_core::time::{Clock, Timestamp};
 use fulcrum_policy::fallback;
-use fulcrum_policy::seat::{Decision, Explanation, Identity, ScoringHost, ScoringSeat};
+use fulcrum_policy::seat::{Decision, Explanation, Identity, ScoringHost, ScoringSeat, View};
 use fulcrum_policy::tally::Tally;
 use parking_lot::Mutex;
 
@@ -367,7 +367,12 @@ impl Balancer {
     }
 
     fn refuse_own(&self, id: &str) -> Result<(), Error> {
-        if id == self.settings.instance_id { Err(Error::OwnInstance { id: id.to_owned() }) } else { Ok(()) }
+        let has_own = self.settings.advertise.is_some();
+        if has_own && id == self.settings.instance_id {
+            Err(Error::OwnInstance { id: id.to_owned() })
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns the own URL unless the request does not want this host.
@@ -386,7 +391,9 @@ impl ScoringHost for Balancer {
     fn snapshot(&self) -> ScoringSnapshot {
         self.with_members(|members, now| {
             members.freshen(now);
-            ScoringSnapshot { roster: members.roster().clone(), loads: members.view().loads.clone() }
+            let roster = members.roster().clone();
+            let View { loads, roster_revision, .. } = members.view();
+            ScoringSnapshot { roster, loads: loads.clone(), roster_revision }
         })
     }
 

@@ -178,6 +178,8 @@ pub struct ScoringSnapshot {
     pub roster: Arc<Roster>,
     /// How busy they are; as many rows as the roster.
     pub loads: Loads,
+    /// Changes whenever the roster does; 0 when nobody counts.
+    pub roster_revision: u64,
 }
 
 /// One client asks for an instance. All rows are indices into the roster.

@@ -17,7 +17,6 @@ const BUCKET: u32 = 30;
 const PER_TIMEOUT: u32 = 15;
 const PER_FAILURE: u32 = 10;
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// After this long without opening, earlier openings are forgotten.
 const HEALTHY: Duration = Duration::from_secs(30);
 const OPENINGS_MAX: u32 = 5;
@@ -106,7 +105,7 @@ impl Breaker {
         self.state = if self.openings > OPENINGS_MAX {
             State::Quarantined
         } else {
-            let pause = PAUSE_FIRST.saturating_mul(1 << (self.openings - 1)).min(PAUSE_MAX);
+            let pause = PAUSE_FIRST.saturating_mul(1 << (self.openings - 1));
             State::Open { trial_at: now.after(pause) }
         };
     }

@@ -108,11 +108,14 @@ fn answers(policy: &Loaded, case: &ScoringCase, report: &mut Report) -> Result<V
         let committed: Vec<u32> = picks.last().map(|pick| pick.row).into_iter().collect();
         // Every third request is explained first: an explanation is a call too, and takes `committed` in.
         let committed = if picks.len() % 3 == 2 {
-            let explained = instance.explain(&request, &committed)?;
-            report.explains |= explained.is_some();
-            if let Some(rows) = explained {
-                let ScoringSnapshot { roster, loads } = &case.snapshot;
-                scoring::verify_explanation(roster, loads, request.avoid, rows).map_err(illegal)?;
+            match instance.explain(&request, &committed)? {
+                Some(rows) => {
+                    report.explains = true;
+                    let ScoringSnapshot { roster, loads, .. } = &case.snapshot;
+                    scoring::verify_explanation(roster, loads, request.avoid, rows).map_err(illegal)?;
+                }
+                // As in service: an answer that is none took nothing in, so everything is told again.
+                None => instance.refresh(&given_out(&case.snapshot, &picks).loads)?,
             }
             Vec::new()
         } else {
@@ -129,11 +132,17 @@ fn answers(policy: &Loaded, case: &ScoringCase, report: &mut Report) -> Result<V
 
 /// Asks one request of a case on a fresh instance that got the earlier picks as `pending`.
 fn alone(policy: &Loaded, case: &ScoringCase, picks: &[Proposal], at: usize) -> Result<Proposal, Failure> {
-    let mut snapshot = case.snapshot.clone();
-    for pick in &picks[..at] {
+    let snapshot = given_out(&case.snapshot, &picks[..at]);
+    start(policy, &snapshot)?.recommend(&case.requests[at].as_request(), &[])
+}
+
+/// Returns the snapshot with some picks counted as `pending`.
+fn given_out(snapshot: &ScoringSnapshot, picks: &[Proposal]) -> ScoringSnapshot {
+    let mut snapshot = snapshot.clone();
+    for pick in picks {
         snapshot.loads.give_out(pick.row as usize);
     }
-    start(policy, &snapshot)?.recommend(&case.requests[at].as_request(), &[])
+    snapshot
 }
 
 fn start(policy: &Loaded, snapshot: &ScoringSnapshot) -> Result<crate::guest::WasmScoring, Failure> {
@@ -231,7 +240,8 @@ fn snapshot(
         loads.heartbeat_age_ms[row] = chance.below(15_000) as u32;
         loads.pending[row] = chance.below(4) as u32;
     }
-    ScoringSnapshot { roster: Arc::new(Roster::new(rows).expect("generated ids differ")), loads }
+    let roster = Arc::new(Roster::new(rows).expect("generated ids differ"));
+    ScoringSnapshot { roster, loads, roster_revision: 0 }
 }
 
 fn requests(count: usize, chance: &mut Chance) -> Vec<OwnedRequest> {

@@ -178,6 +178,8 @@ struct Live {
     roster_revision: u64,
     loads_revision: u64,
     committed: Vec<u32>,
+    /// False once it said that it does not explain.
+    explains: bool,
     breaker: Breaker,
     culprit: Option<Culprit>,
     last_failure: Option<Failure>,
@@ -219,14 +221,7 @@ impl ScoringSeat {
                 (Decision { recommendation, by: None, outcome }, outcome)
             }
         };
-        if live.breaker.record(outcome, clock.now()) {
-            tracing::warn!(
-                policy.name = live.factory.identity().name,
-                policy.digest = live.factory.identity().digest,
-                "policy keeps failing, its breaker opened and the fallback decides"
-            );
-            (self.alarm)();
-        }
+        live.record(outcome, clock.now(), &self.alarm);
         let identity = live.factory.identity().clone();
         self.tally.record(Some(&identity), outcome, clock.nanos().saturating_sub(begun));
         Some(decision)
@@ -234,7 +229,7 @@ impl ScoringSeat {
 
     /// Explains every row that may be chosen, cheapest first, as [`Self::decide`] would judge it.
     pub fn explain(&mut self, view: View<'_>, request: &Request<'_>, clock: &dyn Clock) -> Explanation {
-        if let Some(live) = self.live.as_mut() {
+        if let Some(live) = self.live.as_mut().filter(|live| live.explains) {
             let attempt = live.attempt(view, request, |instance, committed| {
                 let Some(rows) = instance.explain(request, committed)? else { return Ok(None) };
                 scoring::verify_explanation(view.roster, view.loads, request.avoid, rows)
@@ -245,8 +240,13 @@ impl ScoringSeat {
                 Some(Ok(Some(rows))) => {
                     return Explanation { rows, by: Some(live.factory.identity().clone()) };
                 }
-                Some(Err(failure)) if live.breaker.record(failure.outcome(), clock.now()) => (self.alarm)(),
-                _ => {}
+                // An answer that was none took nothing in: what it was told is unknown.
+                Some(Ok(None)) => {
+                    live.explains = false;
+                    live.loads_revision = 0;
+                }
+                Some(Err(failure)) => live.record(failure.outcome(), clock.now(), &self.alarm),
+                None => {}
             }
         }
         let parts = |Recommendation { row, score }| ScoreParts {
@@ -270,15 +270,16 @@ impl ScoringSeat {
         }
     }
 
-    /// Puts another policy version into the seat (or none), already staged: `instance` may hold a roster and loads,
-    /// but is told the present ones before its first decision. Returns what must be dropped, off the hot path.
+    /// Puts another policy version into the seat (or none). It is told the present loads before its first decision,
+    /// and the present roster unless it has been told that. Returns what must be dropped, off the hot path.
     pub fn install(&mut self, next: Option<Staged>) -> Option<Box<dyn Send>> {
-        let next = next.map(|Staged { factory, instance }| Live {
+        let next = next.map(|Staged { factory, instance, roster_revision }| Live {
             factory,
             instance: Some(instance),
-            roster_revision: 0,
+            roster_revision,
             loads_revision: 0,
             committed: Vec::with_capacity(COMMITTED_MAX),
+            explains: true,
             breaker: Breaker::default(),
             culprit: None,
             last_failure: None,
@@ -303,10 +304,10 @@ impl ScoringSeat {
         self.live.as_ref()?.culprit.as_ref()
     }
 
-    /// Reports a trial of the version `digest`; ignored if another one has the seat by now.
-    pub fn trial(&mut self, digest: &str, passed: bool, now: Timestamp) {
+    /// Reports a trial of a version; ignored if another one has the seat by now.
+    pub fn trial(&mut self, identity: &Identity, passed: bool, now: Timestamp) {
         if let Some(live) = &mut self.live
-            && live.factory.identity().digest == digest
+            && **live.factory.identity() == *identity
         {
             live.breaker.trial(passed, now);
             if live.breaker.is_closed() {
@@ -328,6 +329,8 @@ pub struct Staged {
     pub factory: Arc<dyn ScoringFactory>,
     /// The first one.
     pub instance: Box<dyn ScoringPolicy>,
+    /// Revision of the roster the instance was told, 0 if none.
+    pub roster_revision: u64,
 }
 
 impl Live {
@@ -379,6 +382,18 @@ impl Live {
         Ok(())
     }
 
+    /// Counts one call for the breaker, and raises the alarm when that opens it.
+    fn record(&mut self, outcome: Outcome, now: Timestamp, alarm: &Alarm) {
+        if self.breaker.record(outcome, now) {
+            tracing::warn!(
+                policy.name = self.factory.identity().name,
+                policy.digest = self.factory.identity().digest,
+                "policy keeps failing, its breaker opened and the fallback decides"
+            );
+            alarm();
+        }
+    }
+
     fn failed(&mut self, view: View<'_>, request: &Request<'_>, failure: &Failure) {
         // An instance that returned an error lives on, but nobody knows whether it took `committed` in.
         self.loads_revision = 0;
@@ -394,7 +409,11 @@ impl Live {
         // Copying the snapshot on every failure would make a bad policy expensive: the first one is kept until the
         // breaker closes again.
         self.culprit.get_or_insert_with(|| Culprit {
-            snapshot: ScoringSnapshot { roster: Arc::new(view.roster.clone()), loads: view.loads.clone() },
+            snapshot: ScoringSnapshot {
+                roster: Arc::new(view.roster.clone()),
+                loads: view.loads.clone(),
+                roster_revision: view.roster_revision,
+            },
             request: request.into(),
         });
     }

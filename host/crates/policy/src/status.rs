@@ -86,6 +86,21 @@ pub struct Status {
 pub struct Bindings {
     /// Name of the policy that serves scoring.
     pub scoring: String,
+    /// Name of the policy that plans for groups without one of their own.
+    pub claiming: String,
+    /// Names of the policies that plan for single groups.
+    pub groups: std::collections::BTreeMap<String, String>,
+}
+
+/// Changes of the bindings; what is `None` or not named stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebind {
+    /// The policy that serves scoring.
+    pub scoring: Option<String>,
+    /// The policy that plans for groups without one of their own.
+    pub claiming: Option<String>,
+    /// Policies of single groups; `None` removes a group's own one.
+    pub groups: std::collections::BTreeMap<String, Option<String>>,
 }
 
 /// What one reconcile did.

@@ -75,7 +75,11 @@ fn every_sin_is_contained_and_named() {
 
         // In a seat: the fallback answers, a fresh instance takes over, and a harmless client notices nothing.
         let mut seat = ScoringSeat::new(std::sync::Arc::new(|| {}));
-        seat.install(Some(Staged { factory: loaded.clone(), instance: loaded.make().unwrap() }));
+        seat.install(Some(Staged {
+            factory: loaded.clone(),
+            instance: loaded.make().unwrap(),
+            roster_revision: 0,
+        }));
         let clock = TestClock::default();
         let view = view(&roster, &loads);
         if stage == "explain" {

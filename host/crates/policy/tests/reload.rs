@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fulcrum_core::scoring::{Loads, Request, ScoringSnapshot};
-use fulcrum_policy::manager::{self, Embedded, Settings};
+use fulcrum_policy::manager::{self, BindError, Embedded, Settings};
 use fulcrum_policy::seat::{Decision, ScoringHost, ScoringSeat};
-use fulcrum_policy::status::{Source, State, Status};
+use fulcrum_policy::status::{Bindings, Rebind, Source, State, Status};
 use fulcrum_policy::{Manager, Outcome};
 use parking_lot::Mutex;
 use support::*;
@@ -48,13 +48,15 @@ impl Fixture {
 
     fn restart(folder: tempfile::TempDir) -> Self {
         let (alarm, inbox) = manager::inbox();
-        let snapshot = ScoringSnapshot { roster: Arc::new(roster(3)), loads: Loads::unknown(3) };
+        let snapshot =
+            ScoringSnapshot { roster: Arc::new(roster(3)), loads: Loads::unknown(3), roster_revision: 0 };
         let host = Arc::new(Host { seat: Mutex::new(ScoringSeat::new(alarm)), snapshot });
         let clock = Arc::new(TestClock::default());
         let settings = Settings {
             folder: folder.path().join("policies"),
             keep_dir: folder.path().join("keep"),
             scoring: "base".to_owned(),
+            claiming: "claims".to_owned(),
             default_scoring: "base".to_owned(),
             poll: Duration::from_secs(60),
             settle: Duration::from_millis(50),
@@ -110,6 +112,10 @@ impl Fixture {
     fn status(&self, name: &str) -> Status {
         let statuses = self.manager.statuses();
         statuses.into_iter().find(|status| status.name == name).unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    fn bind(&self, scoring: &str) -> Result<Bindings, BindError> {
+        self.manager.bind(Rebind { scoring: Some(scoring.to_owned()), ..Rebind::default() })
     }
 
     fn problem(&self, name: &str) -> Option<String> {
@@ -225,18 +231,16 @@ fn other_files_in_the_folder_are_ignored() {
 #[test]
 fn binding_needs_a_usable_policy_of_the_role() {
     let fixture = Fixture::start();
-    assert!(fixture.manager.bind("nobody").unwrap_err().to_string().contains("drop nobody.wasm"));
+    assert!(fixture.bind("nobody").unwrap_err().to_string().contains("drop nobody.wasm"));
     fixture.drop_file("bad.wasm", b"(module)");
-    assert!(fixture.manager.bind("bad").unwrap_err().to_string().contains("fulcrum policy pack"));
+    assert!(fixture.bind("bad").unwrap_err().to_string().contains("fulcrum policy pack"));
     let claiming = wat::parse_str(include_str!("tiny.wat")).unwrap();
     fixture.drop_file("claims.wasm", &claiming);
     assert_eq!(fixture.problem("claims"), None);
-    assert!(
-        fixture.manager.bind("claims").unwrap_err().to_string().contains("does not offer the scoring role")
-    );
+    assert!(fixture.bind("claims").unwrap_err().to_string().contains("does not offer the scoring role"));
     assert_eq!(fixture.row(), 0, "nothing changed");
     fixture.drop_file("last.wasm", &guest(LAST));
-    assert_eq!(fixture.manager.bind("last").unwrap().scoring, "last");
+    assert_eq!(fixture.bind("last").unwrap().scoring, "last");
     assert_eq!((fixture.row(), fixture.status("base").state), (2, State::Ready));
     // A bound policy that disappears gives way to the default, and takes its seat again when it is back.
     fixture.remove("last.wasm");

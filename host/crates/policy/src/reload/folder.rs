@@ -3,7 +3,7 @@
 //! Invariant: a file counts as complete only when its last event was a close-after-write or a rename into place, when
 //! two looks some time apart found the same content, or when it was old already at the first look.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -61,6 +61,8 @@ pub(super) struct Folder {
     wasm_bytes_max: usize,
     files: HashMap<PathBuf, File>,
     is_first_look: bool,
+    /// Names that were complained about.
+    ignored: HashSet<String>,
 }
 
 struct File {
@@ -88,7 +90,16 @@ struct Stat {
 
 impl Folder {
     pub(super) fn new(path: PathBuf, settle: Duration, wasm_bytes_max: usize) -> Self {
-        Self { path, settle, wasm_bytes_max, files: HashMap::new(), is_first_look: true }
+        // Events name absolute paths.
+        let path = std::path::absolute(&path).unwrap_or(path);
+        Self {
+            path,
+            settle,
+            wasm_bytes_max,
+            files: HashMap::new(),
+            is_first_look: true,
+            ignored: HashSet::new(),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -112,7 +123,16 @@ impl Folder {
         for entry in fs::read_dir(&self.path)? {
             let name = entry?.file_name();
             let Some(name) = name.to_str() else { continue };
-            if name.starts_with('.') || kind_of(name).is_none() {
+            if name.starts_with('.') {
+                continue;
+            }
+            if kind_of(name).is_none() {
+                if name.ends_with(".wasm") && self.ignored.insert(name.to_owned()) {
+                    tracing::warn!(
+                        file = name,
+                        "file ignored: a policy's name is 1 to 64 of letters, digits, - and _"
+                    );
+                }
                 continue;
             }
             let path = self.path.join(name);

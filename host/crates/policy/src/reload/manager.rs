@@ -4,7 +4,7 @@
 //! idempotent reconcile: look at the folder, prove what is new, put what is bound into the seat. A version serves
 //! only after the whole proof; until then, and whenever the proof fails, the last good one goes on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -16,10 +16,11 @@ use parking_lot::RwLock;
 use super::folder::{self, Folder};
 use super::keep::Keep;
 use super::task::{Entry, Task};
+use crate::artifact::Loaded;
 use crate::breaker;
 use crate::runtime::Runtime;
 use crate::seat::{Alarm, ScoringHost};
-use crate::status::{Bindings, Reloads, Report, State, Status};
+use crate::status::{Bindings, Rebind, Reloads, Report, State, Status};
 
 /// Messages waiting for the task; file events beyond that are found by the next look.
 const QUEUE_LEN: usize = 1024;
@@ -29,7 +30,8 @@ pub(super) enum Message {
     Changed { path: PathBuf, closed: bool },
     Look,
     Reload(SyncSender<Report>),
-    Bind(String, SyncSender<Result<Bindings, BindError>>),
+    Bind(Rebind, SyncSender<Result<Bindings, BindError>>),
+    Use(String, SyncSender<Result<Arc<Loaded>, String>>),
     Stop,
 }
 
@@ -66,6 +68,8 @@ pub struct Settings {
     pub keep_dir: PathBuf,
     /// The policy that serves scoring.
     pub scoring: String,
+    /// The policy that plans for groups without one of their own.
+    pub claiming: String,
     /// The embedded policy that serves scoring when the bound one does not exist.
     pub default_scoring: String,
     /// How often the folder is looked at without any event.
@@ -92,8 +96,8 @@ pub enum Error {
 pub enum BindError {
     #[error("there is no policy `{0}`; drop {0}.wasm into the policies folder first")]
     Unknown(String),
-    #[error("the policy `{0}` does not offer the scoring role")]
-    WrongRole(String),
+    #[error("the policy `{name}` does not offer the {role} role")]
+    WrongRole { name: String, role: &'static str },
     #[error("the policy `{name}` cannot be used: {message}")]
     Unusable { name: String, message: String },
     #[error("the host is stopping")]
@@ -112,7 +116,14 @@ pub(super) struct Shown {
     pub(super) bindings: Bindings,
     pub(super) statuses: Vec<Status>,
     pub(super) reloads: Reloads,
+    /// Versions in use by name.
+    pub(super) loaded: BTreeMap<String, Arc<Loaded>>,
+    /// Called when a version in use or a binding changed.
+    pub(super) listeners: Vec<Listener>,
 }
+
+/// Told that a version in use or a binding changed; must return at once.
+pub type Listener = Arc<dyn Fn() + Send + Sync>;
 
 impl Manager {
     /// Starts the task; returns when the policies in the folder have been tried and the seat is taken.
@@ -128,9 +139,18 @@ impl Manager {
             .map_err(|source| Error::Folder { path: settings.folder.clone(), source })?;
         let keep = Keep::open(settings.keep_dir.clone())
             .map_err(|source| Error::Keep { path: settings.keep_dir.clone(), source })?;
-        let bindings = Bindings { scoring: settings.scoring.clone() };
-        let shown =
-            Arc::new(RwLock::new(Shown { bindings, statuses: Vec::new(), reloads: Reloads::default() }));
+        let bindings = Bindings {
+            scoring: settings.scoring.clone(),
+            claiming: settings.claiming.clone(),
+            groups: BTreeMap::new(),
+        };
+        let shown = Arc::new(RwLock::new(Shown {
+            bindings: bindings.clone(),
+            statuses: Vec::new(),
+            reloads: Reloads::default(),
+            loaded: BTreeMap::new(),
+            listeners: Vec::new(),
+        }));
         let manager =
             Arc::new(Self { sender: inbox.sender.clone(), shown: shown.clone(), host: host.clone() });
         let bytes_max = runtime.limits().artifact_bytes;
@@ -138,7 +158,7 @@ impl Manager {
         let mut task = Task {
             folder: Folder::new(settings.folder.clone(), settings.settle, bytes_max),
             entries: embedded.iter().map(|policy| (policy.name.to_owned(), Entry::default())).collect(),
-            bound: settings.scoring.clone(),
+            bindings,
             settings,
             runtime,
             embedded,
@@ -214,10 +234,35 @@ impl Manager {
         answer.recv().unwrap_or_default()
     }
 
-    /// Binds scoring to another policy until the host restarts. Blocks until it serves.
-    pub fn bind(&self, scoring: &str) -> Result<Bindings, BindError> {
+    /// Returns the name of the policy that plans for a group.
+    #[must_use]
+    pub fn claiming_of(&self, group: &str) -> String {
+        let shown = self.shown.read();
+        shown.bindings.groups.get(group).unwrap_or(&shown.bindings.claiming).clone()
+    }
+
+    /// Returns the version in use under a name. Blocks while an embedded policy is loaded for the first time.
+    ///
+    /// Errors with what keeps it from being used, in words.
+    pub fn policy(&self, name: &str) -> Result<Arc<Loaded>, String> {
+        if let Some(loaded) = self.shown.read().loaded.get(name) {
+            return Ok(loaded.clone());
+        }
         let (reply, answer) = mpsc::sync_channel(1);
-        let message = Message::Bind(scoring.to_owned(), reply);
+        let stopping = || "the host is stopping".to_owned();
+        self.sender.send(Message::Use(name.to_owned(), reply)).map_err(|_| stopping())?;
+        answer.recv().unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Calls `listener` whenever a version in use or a binding changed.
+    pub fn on_change(&self, listener: Listener) {
+        self.shown.write().listeners.push(listener);
+    }
+
+    /// Binds roles or groups to other policies until the host restarts, all or nothing. Blocks until they serve.
+    pub fn bind(&self, rebind: Rebind) -> Result<Bindings, BindError> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        let message = Message::Bind(rebind, reply);
         self.sender.send(message).map_err(|_| BindError::Stopping)?;
         answer.recv().unwrap_or(Err(BindError::Stopping))
     }

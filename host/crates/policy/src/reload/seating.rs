@@ -13,25 +13,43 @@ use crate::failure::Failure;
 use crate::proof;
 use crate::refusal::Refusal;
 use crate::seat::{ScoringFactory, ScoringPolicy, Staged};
-use crate::status::{Bindings, Source};
+use crate::status::{Bindings, Rebind, Source};
 
 impl Task {
-    pub(super) fn bind(&mut self, name: &str) -> Result<Bindings, BindError> {
+    /// Changes bindings: all of them, or none if one is refused.
+    pub(super) fn bind(&mut self, rebind: &Rebind) -> Result<Bindings, BindError> {
+        let claiming = rebind.claiming.iter().chain(rebind.groups.values().flatten());
+        let wanted = rebind.scoring.iter().map(|name| (name, "scoring"));
+        for (name, role) in wanted.chain(claiming.map(|name| (name, "claiming"))) {
+            self.check_bindable(name, role)?;
+        }
+        if let Some(name) = &rebind.scoring {
+            name.clone_into(&mut self.bindings.scoring);
+        }
+        if let Some(name) = &rebind.claiming {
+            name.clone_into(&mut self.bindings.claiming);
+        }
+        for (group, name) in &rebind.groups {
+            match name {
+                Some(name) => drop(self.bindings.groups.insert(group.clone(), name.clone())),
+                None => drop(self.bindings.groups.remove(group)),
+            }
+        }
+        tracing::info!(bindings = ?self.bindings, "policies are bound");
+        self.fill_seat();
+        self.show();
+        Ok(self.bindings.clone())
+    }
+
+    fn check_bindable(&mut self, name: &str, role: &'static str) -> Result<(), BindError> {
         if !self.entries.contains_key(name) && self.embedded(name).is_none() {
             return Err(BindError::Unknown(name.to_owned()));
         }
         match self.use_of(name) {
-            Ok(loaded) if loaded.artifact().roles().scoring => {}
-            Ok(_) => return Err(BindError::WrongRole(name.to_owned())),
-            Err(message) => return Err(BindError::Unusable { name: name.to_owned(), message }),
+            Ok(loaded) if loaded.artifact().roles().names().contains(&role) => Ok(()),
+            Ok(_) => Err(BindError::WrongRole { name: name.to_owned(), role }),
+            Err(message) => Err(BindError::Unusable { name: name.to_owned(), message }),
         }
-        tracing::info!(policy.name = name, "scoring is bound to another policy");
-        name.clone_into(&mut self.bound);
-        let bindings = Bindings { scoring: name.to_owned() };
-        self.shown.write().bindings = bindings.clone();
-        self.fill_seat();
-        self.show();
-        Ok(bindings)
     }
 
     /// Returns the version in use under a name, loading the embedded one when it is needed for the first time.
@@ -60,7 +78,7 @@ impl Task {
     /// Puts the version that should serve scoring into the seat, if it is not there already.
     pub(super) fn fill_seat(&mut self) {
         self.retire_quarantined();
-        let (bound, default) = (self.bound.clone(), self.settings.default_scoring.clone());
+        let (bound, default) = (self.bindings.scoring.clone(), self.settings.default_scoring.clone());
         let mut instead_because = None;
         let wanted = self.scorer(&bound).or_else(|reason| {
             instead_because = Some(reason);
@@ -120,7 +138,8 @@ impl Task {
         instance.roster(&snapshot.roster)?;
         instance.refresh(&snapshot.loads)?;
         instance.set_deadline(limits.scoring_deadline);
-        Ok(Staged { factory: loaded.clone(), instance: Box::new(instance) })
+        let roster_revision = snapshot.roster_revision;
+        Ok(Staged { factory: loaded.clone(), instance: Box::new(instance), roster_revision })
     }
 
     pub(super) fn breaker(&self) -> Option<breaker::State> {
@@ -155,7 +174,7 @@ impl Task {
             passed,
             "trial of an open breaker"
         );
-        self.host.with_seat(&mut |seat| seat.trial(&identity.digest, passed, now));
+        self.host.with_seat(&mut |seat| seat.trial(&identity, passed, now));
         self.fill_seat();
         self.show();
     }

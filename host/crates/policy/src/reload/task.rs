@@ -19,7 +19,7 @@ use crate::proof;
 use crate::refusal::Refusal;
 use crate::runtime::Runtime;
 use crate::seat::{OwnedRequest, ScoringHost};
-use crate::status::{Problem, Report, Source, State, Status, no_decisions};
+use crate::status::{Bindings, Problem, Report, Source, State, Status, no_decisions};
 
 /// How long a burst of file events may go on before the folder is looked at.
 const GATHER: Duration = Duration::from_millis(20);
@@ -50,7 +50,7 @@ pub(super) struct Task {
     pub(super) keep: Keep,
     pub(super) entries: BTreeMap<String, Entry>,
     pub(super) quarantine: BTreeMap<String, String>,
-    pub(super) bound: String,
+    pub(super) bindings: Bindings,
     pub(super) shown: Arc<RwLock<Shown>>,
     pub(super) watch: Option<Watch>,
     pub(super) sender: SyncSender<Message>,
@@ -94,7 +94,12 @@ impl Task {
                         self.folder.note(&path, closed);
                     }
                     Some(Message::Reload(reply)) => replies.push(reply),
-                    Some(Message::Bind(name, reply)) => binds.push((name, reply)),
+                    Some(Message::Bind(rebind, reply)) => binds.push((rebind, reply)),
+                    Some(Message::Use(name, reply)) => {
+                        let loaded = self.use_of(&name);
+                        self.show();
+                        drop(reply.try_send(loaded));
+                    }
                     Some(Message::Stop) => return,
                     Some(Message::Look) | None => {}
                 }
@@ -114,10 +119,14 @@ impl Task {
             if is_poll {
                 self.rewatch();
             }
-            for (name, reply) in binds {
-                drop(reply.try_send(self.bind(&name)));
+            if !replies.is_empty() {
+                // Whoever asks wants what was refused to be tried again: it may have been refused for want of time.
+                self.entries.values_mut().for_each(|entry| entry.refused = None);
             }
             let report = self.reconcile();
+            for (rebind, reply) in binds {
+                drop(reply.try_send(self.bind(&rebind)));
+            }
             self.run_trial();
             for reply in replies {
                 drop(reply.try_send(report.clone()));
@@ -235,6 +244,10 @@ impl Task {
             (None, None) => {
                 let error = "there is no component of that name beside it".to_owned();
                 let file = format!("{name}.json");
+                // Its component was deleted: the configuration alone keeps nothing alive.
+                if self.entries.get(name).is_some_and(|entry| entry.used.is_some()) {
+                    self.absent(name, report);
+                }
                 self.refuse(name, "", Some(&found.config), &Refusal::Unreadable { what: file, error });
                 return;
             }
@@ -264,7 +277,8 @@ impl Task {
             Ok((loaded, wasm)) => {
                 let load_ms = millis(self.clock.now().since(begun));
                 let source = if found.wasm.is_some() { Source::File } else { Source::Embedded };
-                if let Some(wasm) = wasm
+                let embedded = || self.embedded(name).map(|policy| policy.wasm.to_vec());
+                if let Some(wasm) = wasm.or_else(embedded)
                     && let Err(error) = self.keep.save(name, &wasm, loaded.config())
                 {
                     tracing::error!(policy.name = name, %error, "cannot keep this version for a restart");
@@ -375,6 +389,16 @@ impl Task {
         self.embedded.iter().copied().find(|policy| policy.name == name)
     }
 
+    fn roles_bound_to(&self, name: &str) -> Vec<String> {
+        let groups = self.bindings.groups.iter().filter(|(_, policy)| *policy == name);
+        [("scoring", &self.bindings.scoring), ("claiming", &self.bindings.claiming)]
+            .into_iter()
+            .filter(|(_, policy)| *policy == name)
+            .map(|(role, _)| role.to_owned())
+            .chain(groups.map(|(group, _)| format!("group:{group}")))
+            .collect()
+    }
+
     pub(super) fn show(&self) {
         let mut served = None;
         self.host.with_seat(&mut |seat| served = seat.health().map(|health| health.identity));
@@ -388,7 +412,7 @@ impl Task {
                 version: String::new(),
                 summary: String::new(),
                 roles: Vec::new(),
-                bound: if self.bound == *name { vec!["scoring".to_owned()] } else { Vec::new() },
+                bound: self.roles_bound_to(name),
                 config: Value::Null,
                 size_bytes: 0,
                 load_ms: 0,
@@ -420,6 +444,20 @@ impl Task {
             }
             status
         };
-        self.shown.write().statuses = self.entries.iter().map(status).collect();
+        let statuses = self.entries.iter().map(status).collect();
+        let used =
+            |(name, entry): (&String, &Entry)| Some((name.clone(), entry.used.as_ref()?.loaded.clone()));
+        let loaded: BTreeMap<_, _> = self.entries.iter().filter_map(used).collect();
+        let listeners = {
+            let mut shown = self.shown.write();
+            let is_same = shown.bindings == self.bindings
+                && shown.loaded.len() == loaded.len()
+                && shown.loaded.values().zip(loaded.values()).all(|(a, b)| Arc::ptr_eq(a, b));
+            shown.statuses = statuses;
+            shown.bindings = self.bindings.clone();
+            shown.loaded = loaded;
+            if is_same { Vec::new() } else { shown.listeners.clone() }
+        };
+        listeners.iter().for_each(|listener| listener());
     }
 }

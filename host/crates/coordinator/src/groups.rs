@@ -1,0 +1,321 @@
+//! Consumer groups in service: one task per group runs its state, makes it durable, and tells its members.
+//!
+//! Invariants: nobody hears of a step before it is stored; a group has one task, so its steps have one order; what
+//! the store refused is stored before anything else happens. The state itself is [`state::State`], which knows no
+//! task and no store: a simulator drives the same one.
+
+mod actor;
+mod records;
+pub mod state;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use fulcrum_core::claiming::Cycle;
+use fulcrum_core::group::{Heartbeat, Join, Joined, Orders, Place, Refused};
+use fulcrum_core::time::Clock;
+use fulcrum_policy::planner::{Planned, Planner, Wish};
+use fulcrum_policy::seat::Identity;
+use fulcrum_store::{ClusterStore, EventLog};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use actor::{Actor, Command, Reply};
+pub use state::{CycleReport, MemberView, Moved, PartitionView, Spec, SpecPatch, View};
+
+/// Commands waiting for one group; more callers wait for room.
+const QUEUE_LEN: usize = 1024;
+
+/// Why a call was refused.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such group.
+    #[error("there is no group {0:?}; it is made when its first member joins")]
+    UnknownGroup(String),
+    /// The group refused the call; nothing changed.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The state could not be stored; the call may take effect later.
+    #[error("the group's state cannot be stored just now")]
+    Store(#[from] fulcrum_store::Error),
+    /// A stored record cannot be read.
+    #[error("the stored record {key} cannot be read: {error}")]
+    Corrupt {
+        /// Its key.
+        key: String,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// A value is out of its range.
+    #[error("{field} must be {must}")]
+    Invalid {
+        /// Name of the field, as callers write it.
+        field: &'static str,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// The host is on its way out.
+    #[error("the host is stopping")]
+    Stopping,
+}
+
+/// Who plans for groups.
+pub trait Plans: Send + Sync {
+    /// Plans one cycle; may block up to the claiming deadline.
+    fn plan(&self, group: &str, wish: &Wish, cycle: &Cycle) -> Planned;
+    /// Returns the version that would plan now, or what keeps it from being used.
+    fn version(&self, group: &str, wish: &Wish) -> Result<Arc<Identity>, String>;
+}
+
+impl Plans for Planner {
+    fn plan(&self, group: &str, wish: &Wish, cycle: &Cycle) -> Planned {
+        Self::plan(self, group, wish, cycle)
+    }
+
+    fn version(&self, group: &str, wish: &Wish) -> Result<Arc<Identity>, String> {
+        Self::version(self, group, wish)
+    }
+}
+
+/// What all groups share.
+pub struct Parts {
+    /// Where members, ownership and checkpoints are kept.
+    pub store: Arc<dyn ClusterStore>,
+    /// Where the events are.
+    pub log: Arc<dyn EventLog>,
+    /// Who plans.
+    pub plans: Arc<dyn Plans>,
+    /// The host's clock.
+    pub clock: Arc<dyn Clock>,
+    /// Chance of this life of the host.
+    pub boot_seed: u64,
+    /// Draws an unguessable number.
+    pub entropy: Box<dyn Fn() -> u128 + Send + Sync>,
+}
+
+/// See the module.
+pub struct Groups {
+    parts: Arc<Parts>,
+    actors: Mutex<HashMap<String, mpsc::Sender<Command>>>,
+}
+
+impl Groups {
+    /// Brings back every group that was stored; ages start anew, and nobody has to join again.
+    ///
+    /// Errors with [`Error::Store`]. Must be called inside a tokio runtime.
+    pub async fn open(parts: Parts) -> Result<Arc<Self>, Error> {
+        let groups = Arc::new(Self { parts: Arc::new(parts), actors: Mutex::default() });
+        let entries = groups.parts.store.list(records::PREFIX).await?;
+        let mut by_group: BTreeMap<String, Vec<fulcrum_store::Entry>> = BTreeMap::new();
+        for entry in entries {
+            if let Some(name) = records::group_of(&entry.key) {
+                by_group.entry(name).or_default().push(entry);
+            }
+        }
+        for (name, entries) in by_group {
+            let actor = Actor::restore(groups.parts.clone(), &name, &entries)?;
+            groups.spawn(&name, actor);
+        }
+        Ok(groups)
+    }
+
+    /// Returns the names of all groups, ascending.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.actors.lock().keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Takes a member in, making the group if it is new.
+    ///
+    /// Errors with [`Error::Refused`] or [`Error::Store`].
+    pub async fn join(&self, group: &str, join: Join) -> Result<(Joined, Orders), Error> {
+        self.ask_or_make(group, |reply| Command::Join(join, reply)).await
+    }
+
+    /// Takes a heartbeat in and returns the member's orders.
+    pub async fn heartbeat(
+        &self,
+        group: &str,
+        member: &str,
+        session: &str,
+        beat: Heartbeat,
+    ) -> Result<Orders, Error> {
+        let (member, session) = (member.to_owned(), session.to_owned());
+        self.ask(group, |reply| Command::Heartbeat { member, session, beat, reply }).await
+    }
+
+    /// Lets a member go.
+    pub async fn leave(
+        &self,
+        group: &str,
+        member: &str,
+        session: &str,
+        returning: bool,
+    ) -> Result<(), Error> {
+        let (member, session) = (member.to_owned(), session.to_owned());
+        self.ask(group, |reply| Command::Leave { member, session, returning, reply }).await
+    }
+
+    /// Returns a stream of a member's orders: the present ones, then each change. When it is dropped, the member
+    /// counts as disconnected.
+    pub async fn watch(&self, group: &str, member: &str, session: &str) -> Result<Watching, Error> {
+        let sender = self.sender(group).ok_or_else(|| Error::UnknownGroup(group.to_owned()))?;
+        let (member, session) = (member.to_owned(), session.to_owned());
+        let (of, with) = (member.clone(), session.clone());
+        let orders = self.ask(group, |reply| Command::Watch { member, session, reply }).await?;
+        Ok(Watching { orders, closing: Some((sender, of, with)) })
+    }
+
+    /// Checks that a member may read a partition now.
+    pub async fn check_owner(
+        &self,
+        group: &str,
+        member: &str,
+        session: &str,
+        place: Place,
+        epoch: u64,
+    ) -> Result<Option<u64>, Error> {
+        let (member, session) = (member.to_owned(), session.to_owned());
+        self.ask(group, |reply| Command::CheckOwner { member, session, place, epoch, reply }).await
+    }
+
+    /// Stores the offset of a partition.
+    pub async fn checkpoint(&self, group: &str, checkpoint: Checkpoint) -> Result<(), Error> {
+        self.ask(group, |reply| Command::Checkpoint(checkpoint, reply)).await
+    }
+
+    /// Changes how a group behaves, making it if it is new.
+    pub async fn configure(&self, group: &str, patch: SpecPatch) -> Result<Spec, Error> {
+        self.ask_or_make(group, |reply| Command::Configure(Box::new(patch), reply)).await
+    }
+
+    /// Sets offsets, and raises the epochs.
+    pub async fn reset(&self, group: &str, offsets: Vec<(Place, Option<u64>)>) -> Result<(), Error> {
+        self.ask(group, |reply| Command::Reset(offsets, reply)).await
+    }
+
+    /// Runs a cycle now and returns what it did.
+    pub async fn rebalance(&self, group: &str) -> Result<(), Error> {
+        self.ask(group, Command::Rebalance).await
+    }
+
+    /// Shows a group.
+    pub async fn view(&self, group: &str) -> Result<View, Error> {
+        self.ask(group, Command::View).await
+    }
+
+    /// Forgets a group with all its members and offsets.
+    pub async fn delete(&self, group: &str) -> Result<(), Error> {
+        self.ask(group, Command::Delete).await?;
+        self.actors.lock().remove(group);
+        Ok(())
+    }
+
+    /// Tells all groups how many partitions a topic has now; 0 when it is gone.
+    pub async fn topic_changed(&self, topic: &str, partition_count: u32) {
+        self.tell_all(|| Command::Topic(topic.to_owned(), partition_count)).await;
+    }
+
+    /// Tells all groups that a policy or a binding changed.
+    pub async fn policies_changed(&self) {
+        self.tell_all(|| Command::PolicyChanged).await;
+    }
+
+    async fn tell_all(&self, command: impl Fn() -> Command) {
+        let actors: Vec<_> = self.actors.lock().values().cloned().collect();
+        for actor in actors {
+            drop(actor.send(command()).await);
+        }
+    }
+
+    async fn ask<T>(&self, group: &str, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
+        let sender = self.sender(group).ok_or_else(|| Error::UnknownGroup(group.to_owned()))?;
+        let (reply, answer) = oneshot::channel();
+        sender.send(command(reply)).await.map_err(|_| Error::Stopping)?;
+        answer.await.map_err(|_| Error::Stopping)?
+    }
+
+    async fn ask_or_make<T>(
+        &self,
+        group: &str,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, Error> {
+        check_name("group", group)?;
+        if self.sender(group).is_none() {
+            self.spawn(group, Actor::new(self.parts.clone(), group));
+        }
+        self.ask(group, command).await
+    }
+
+    fn sender(&self, group: &str) -> Option<mpsc::Sender<Command>> {
+        self.actors.lock().get(group).filter(|sender| !sender.is_closed()).cloned()
+    }
+
+    fn spawn(&self, group: &str, actor: Actor) {
+        let mut actors = self.actors.lock();
+        // Two callers may have found no group at the same time: the first one's stays.
+        if actors.get(group).is_some_and(|sender| !sender.is_closed()) {
+            return;
+        }
+        let (sender, receiver) = mpsc::channel(QUEUE_LEN);
+        actors.insert(group.to_owned(), sender);
+        tokio::spawn(actor.run(receiver));
+    }
+}
+
+/// A member stores the offset of a partition it owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Who.
+    pub member: String,
+    /// Its session.
+    pub session: String,
+    /// Which partition.
+    pub place: Place,
+    /// The epoch it was assigned with.
+    pub epoch: u64,
+    /// Next offset to read.
+    pub offset: u64,
+    /// Whether the offset may fall.
+    pub rewind: bool,
+}
+
+/// A member's orders as they change.
+pub struct Watching {
+    orders: watch::Receiver<Orders>,
+    closing: Option<(mpsc::Sender<Command>, String, String)>,
+}
+
+impl Watching {
+    /// Returns the present orders the first time, then waits for each change; `None` when the member is gone.
+    pub async fn next(&mut self, is_first: bool) -> Option<Orders> {
+        if !is_first {
+            self.orders.changed().await.ok()?;
+        }
+        Some(self.orders.borrow_and_update().clone())
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let Some((sender, member, session)) = self.closing.take() else { return };
+        // A full queue means the group is busy; the member's silence will tell later.
+        drop(sender.try_send(Command::WatchClosed { member, session }));
+    }
+}
+
+/// Checks a name that callers choose.
+pub fn check_name(field: &'static str, name: &str) -> Result<(), Error> {
+    let is_fine = (1..=fulcrum_core::NAME_BYTES_MAX).contains(&name.len())
+        && !name.contains(|c: char| c.is_control() || c == '/');
+    if is_fine {
+        Ok(())
+    } else {
+        Err(Error::Invalid { field, must: "1 to 256 bytes without / and control characters" })
+    }
+}
+
+#[cfg(test)]
+mod tests;

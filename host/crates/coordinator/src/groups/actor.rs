@@ -1,0 +1,530 @@
+//! The task of one group: takes commands in batches, makes what they changed durable, then answers.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulcrum_core::group::{Group, Heartbeat, Join, Joined, Orders, Place, Snapshot, Start, Step};
+use fulcrum_core::time::Timestamp;
+use fulcrum_policy::planner::Planned;
+use fulcrum_policy::seat::Identity;
+use fulcrum_store::{Expected, Revision, Update};
+use futures_util::future::try_join_all;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::records::{self, ClaimRecord, GroupRecord};
+use super::state::{Spec, SpecPatch, State, View};
+use super::{Checkpoint, Error, Parts};
+
+/// Commands taken in before their changes are stored together.
+const BATCH_MAX: usize = 256;
+/// Pause before what the store refused is tried again.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Where the answer to a command goes.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+pub(super) enum Command {
+    Join(Join, Reply<(Joined, Orders)>),
+    Heartbeat { member: String, session: String, beat: Heartbeat, reply: Reply<Orders> },
+    Leave { member: String, session: String, returning: bool, reply: Reply<()> },
+    Watch { member: String, session: String, reply: Reply<watch::Receiver<Orders>> },
+    WatchClosed { member: String, session: String },
+    CheckOwner { member: String, session: String, place: Place, epoch: u64, reply: Reply<Option<u64>> },
+    Checkpoint(Checkpoint, Reply<()>),
+    Configure(Box<SpecPatch>, Reply<Spec>),
+    Reset(Vec<(Place, Option<u64>)>, Reply<()>),
+    Rebalance(Reply<()>),
+    View(Reply<View>),
+    Topic(String, u32),
+    PolicyChanged,
+    Delete(Reply<()>),
+}
+
+/// An answer that is given once everything it tells is stored.
+type Deferred = Box<dyn FnOnce(Result<&State, Error>) + Send>;
+
+/// See the module.
+pub(super) struct Actor {
+    parts: Arc<Parts>,
+    state: State,
+    /// Revisions of the stored records, as this task wrote or read them.
+    group_revision: Option<Revision>,
+    revisions: HashMap<Place, Revision>,
+    /// What has to be stored before anybody hears of it.
+    dirty: Dirty,
+    told: BTreeSet<String>,
+    watches: HashMap<String, Watch>,
+    planning: Option<JoinHandle<(Snapshot, Planned, u64)>>,
+    checking: Option<JoinHandle<Option<Arc<Identity>>>>,
+    is_deleted: bool,
+}
+
+#[derive(Default)]
+struct Dirty {
+    group: bool,
+    partitions: BTreeSet<Place>,
+}
+
+struct Watch {
+    session: String,
+    orders: watch::Sender<Orders>,
+    open: usize,
+}
+
+impl Actor {
+    pub(super) fn new(parts: Arc<Parts>, name: &str) -> Self {
+        let state = State::new(name, Spec::default(), parts.boot_seed);
+        Self::with(parts, state)
+    }
+
+    /// Brings a stored group back; ages start anew.
+    ///
+    /// Errors with [`Error::Store`] if a record cannot be read.
+    pub(super) fn restore(
+        parts: Arc<Parts>,
+        name: &str,
+        entries: &[fulcrum_store::Entry],
+    ) -> Result<Self, Error> {
+        let now = parts.clock.now();
+        let own_key = records::group_key(name);
+        let own = entries.iter().find(|entry| entry.key == own_key);
+        let mut actor = Self::new(parts, name);
+        if let Some(entry) = own {
+            let record: GroupRecord = decode(&entry.key, &entry.versioned.value)?;
+            let spec = record.spec();
+            actor.state = State::new(name, spec, actor.parts.boot_seed);
+            actor.state.group.revision = record.revision();
+            actor.state.group.members = record.members(now);
+            actor.group_revision = Some(entry.versioned.revision);
+        }
+        let deadline = actor.state.spec.settings.handover_deadline;
+        for entry in entries {
+            let Some(place) = records::place_of(&entry.key) else { continue };
+            let record: ClaimRecord = decode(&entry.key, &entry.versioned.value)?;
+            actor.state.group.revision = actor.state.group.revision.max(record.revision());
+            actor.state.group.partitions.insert(place.clone(), record.partition(now, deadline));
+            actor.revisions.insert(place, entry.versioned.revision);
+        }
+        actor.mend();
+        if !actor.state.group.members.is_empty() {
+            actor.state.want(fulcrum_core::claiming::Reason::Interval, now);
+        }
+        Ok(actor)
+    }
+
+    fn with(parts: Arc<Parts>, state: State) -> Self {
+        Self {
+            parts,
+            state,
+            group_revision: None,
+            revisions: HashMap::new(),
+            dirty: Dirty::default(),
+            told: BTreeSet::new(),
+            watches: HashMap::new(),
+            planning: None,
+            checking: None,
+            is_deleted: false,
+        }
+    }
+
+    /// A crash may lie between the records of one step: what refers to a member that is not stored is freed.
+    fn mend(&mut self) {
+        let Group { members, partitions, revision, .. } = &mut self.state.group;
+        *revision += 1;
+        for (place, partition) in partitions.iter_mut() {
+            let is_known = |id: &String| members.contains_key(id);
+            let mut changed = false;
+            if partition
+                .moving
+                .as_ref()
+                .is_some_and(|moving| moving.to.as_ref().is_some_and(|to| !is_known(to)))
+            {
+                partition.moving = None;
+                changed = true;
+            }
+            if partition.owner.as_ref().is_some_and(|owner| !is_known(owner)) {
+                partition.owner = None;
+                partition.moving = None;
+                changed = true;
+            }
+            if changed {
+                self.dirty.partitions.insert(place.clone());
+            }
+        }
+    }
+
+    /// Runs until the host stops or the group is deleted.
+    pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut batch = Vec::new();
+        while !self.is_deleted {
+            let pause = self.pause();
+            tokio::select! {
+                count = commands.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
+                () = tokio::time::sleep(pause) => {}
+                done = finished(&mut self.planning) => self.planned(done),
+                version = finished(&mut self.checking) => {
+                    let now = self.parts.clock.now();
+                    self.state.version_is(version.flatten(), now);
+                }
+            }
+            self.turn(std::mem::take(&mut batch)).await;
+        }
+    }
+
+    /// Returns how long nothing is due.
+    fn pause(&self) -> Duration {
+        const LONGEST: Duration = Duration::from_secs(3600);
+        if self.dirty.group || !self.dirty.partitions.is_empty() {
+            return RETRY;
+        }
+        let now = self.parts.clock.now();
+        self.state.next_due().map_or(LONGEST, |due| due.since(now)).min(LONGEST)
+    }
+
+    /// One batch: expire, apply, store, answer, tell, plan.
+    async fn turn(&mut self, batch: Vec<Command>) {
+        let now = self.parts.clock.now();
+        let step = self.state.group.expire(now);
+        self.take(step, now);
+        let mut deferred = Vec::new();
+        for command in batch {
+            if let Some(answer) = self.apply(command, now).await {
+                deferred.push(answer);
+            }
+        }
+        let stored = self.store().await;
+        for answer in deferred {
+            answer(stored.as_ref().map(|()| &self.state).map_err(Clone::clone));
+        }
+        if stored.is_ok() {
+            self.tell();
+            self.plan(now);
+        }
+    }
+
+    fn take(&mut self, step: Step, now: Timestamp) {
+        self.state.follow(&step, now);
+        self.dirty.group |= step.members;
+        self.dirty.partitions.extend(step.partitions);
+        self.told.extend(step.told);
+    }
+
+    async fn apply(&mut self, command: Command, now: Timestamp) -> Option<Deferred> {
+        match command {
+            Command::Join(join, reply) => {
+                let id = join.member.clone();
+                let step = match self.learn_topics(&join.topics, now).await {
+                    Ok(()) => {
+                        let session = format!("{:032x}", (self.parts.entropy)());
+                        self.state.group.join(join, session, now).map_err(Error::from)
+                    }
+                    Err(error) => Err(error),
+                };
+                let joined = step.map(|(joined, step)| {
+                    self.take(step, now);
+                    joined
+                });
+                deferred(reply, joined, move |joined, state| (joined, state.group.orders(&id)))
+            }
+            Command::Heartbeat { member, session, beat, reply } => {
+                let step = self.state.group.heartbeat(&member, &session, &beat, now);
+                let taken = self.taken(step, now);
+                deferred(reply, taken, move |(), state| state.group.orders(&member))
+            }
+            Command::Leave { member, session, returning, reply } => {
+                let step = self.state.group.leave(&member, &session, returning, now);
+                let taken = self.taken(step, now);
+                deferred(reply, taken, |(), _| ())
+            }
+            Command::Watch { member, session, reply } => {
+                let watching = self.watch(&member, &session);
+                deferred(reply, watching, |orders, _| orders)
+            }
+            Command::WatchClosed { member, session } => {
+                self.watch_closed(&member, &session, now);
+                None
+            }
+            Command::CheckOwner { member, session, place, epoch, reply } => {
+                let checked = self.state.group.check_owner(&member, &session, &place, epoch);
+                let checkpoint = self.state.group.partitions.get(&place).and_then(|at| at.checkpoint);
+                deferred(reply, checked.map_err(Error::from), move |(), _| checkpoint)
+            }
+            Command::Checkpoint(checkpoint, reply) => {
+                let Checkpoint { member, session, place, epoch, offset, rewind } = checkpoint;
+                let step = self.state.group.checkpoint(&member, &session, &place, epoch, offset, rewind);
+                let taken = self.taken(step, now);
+                deferred(reply, taken, |(), _| ())
+            }
+            Command::Configure(patch, reply) => {
+                let spec = patch.apply(self.state.spec.clone());
+                self.state.configure(spec, now);
+                self.dirty.group = true;
+                deferred(reply, Ok(()), |(), state| state.spec.clone())
+            }
+            Command::Reset(offsets, reply) => {
+                let step = self.state.group.reset(&offsets);
+                self.take(step, now);
+                deferred(reply, Ok(()), |(), _| ())
+            }
+            Command::Rebalance(reply) => {
+                self.state.want(fulcrum_core::claiming::Reason::Manual, now);
+                deferred(reply, Ok(()), |(), _| ())
+            }
+            Command::View(reply) => deferred(reply, Ok(()), move |(), state| state.view(now)),
+            Command::Topic(topic, count) => {
+                let is_known = self.state.group.partitions.keys().any(|place| place.topic == topic);
+                let is_wanted =
+                    self.state.group.members.values().any(|member| member.topics.contains(&topic));
+                if is_known || is_wanted {
+                    let step = self.state.group.set_partitions(&topic, count);
+                    self.take(step, now);
+                }
+                None
+            }
+            Command::PolicyChanged => {
+                self.check_version();
+                None
+            }
+            Command::Delete(reply) => {
+                let deleted = self.delete().await;
+                deferred(reply, deleted, |(), _| ())
+            }
+        }
+    }
+
+    fn taken(
+        &mut self,
+        step: Result<Step, fulcrum_core::group::Refused>,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        self.take(step?, now);
+        Ok(())
+    }
+
+    /// Makes sure the group knows the partitions of topics that are subscribed to for the first time, and where to
+    /// start reading them.
+    async fn learn_topics(&mut self, topics: &[String], now: Timestamp) -> Result<(), Error> {
+        for topic in topics {
+            if self.state.group.partitions.keys().any(|place| place.topic == *topic) {
+                continue;
+            }
+            let count = match self.parts.log.topic(topic).await {
+                Ok(found) => found.partition_count,
+                Err(fulcrum_store::Error::UnknownTopic { .. }) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut starts = Vec::new();
+            for partition in 0..count {
+                let bounds = self.parts.log.partition(topic, partition).await?;
+                let start = match self.state.spec.settings.start {
+                    Start::Latest => bounds.end,
+                    Start::Earliest => bounds.first,
+                };
+                starts.push((Place { topic: topic.clone(), partition }, start.0));
+            }
+            let step = self.state.group.set_partitions(topic, count);
+            self.take(step, now);
+            for (place, start) in starts {
+                if let Some(partition) = self.state.group.partitions.get_mut(&place) {
+                    partition.checkpoint = Some(start);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, member: &str, session: &str) -> Result<watch::Receiver<Orders>, Error> {
+        let orders = self.state.group.orders(member);
+        let known = self.state.group.members.get(member);
+        let known = known.ok_or_else(|| fulcrum_core::group::Refused::UnknownMember(member.to_owned()))?;
+        if known.session != session || known.kept_until.is_some() {
+            return Err(fulcrum_core::group::Refused::Fenced.into());
+        }
+        let watch = self.watches.entry(member.to_owned()).or_insert_with(|| Watch {
+            session: session.to_owned(),
+            orders: watch::Sender::new(orders.clone()),
+            open: 0,
+        });
+        if watch.session != session {
+            *watch = Watch { session: session.to_owned(), orders: watch::Sender::new(orders), open: 0 };
+        }
+        watch.open += 1;
+        Ok(watch.orders.subscribe())
+    }
+
+    /// The last watch connection of a member closed: it counts as lost.
+    fn watch_closed(&mut self, member: &str, session: &str, now: Timestamp) {
+        let Some(watch) = self.watches.get_mut(member).filter(|watch| watch.session == session) else {
+            return;
+        };
+        watch.open = watch.open.saturating_sub(1);
+        if watch.open > 0 {
+            return;
+        }
+        self.watches.remove(member);
+        if let Ok(step) = self.state.group.disconnect(member, session, now) {
+            self.take(step, now);
+        }
+    }
+
+    /// Tells every watching member whose orders changed; a member that is gone sees its stream end.
+    fn tell(&mut self) {
+        for member in std::mem::take(&mut self.told) {
+            let Some(watch) = self.watches.get(&member) else { continue };
+            let present = self.state.group.members.get(&member);
+            if present.is_some_and(|present| present.session == watch.session && present.kept_until.is_none())
+            {
+                watch.orders.send_replace(self.state.group.orders(&member));
+            }
+        }
+        let members = &self.state.group.members;
+        self.watches.retain(|id, watch| {
+            members.get(id).is_some_and(|at| at.session == watch.session && at.kept_until.is_none())
+        });
+    }
+
+    /// Stores what changed since the last time, each record by compare-and-swap on what this task wrote before.
+    async fn store(&mut self) -> Result<(), Error> {
+        if !self.dirty.group && self.dirty.partitions.is_empty() {
+            return Ok(());
+        }
+        // Members first: a claim never names a member that is not stored.
+        if self.dirty.group || self.group_revision.is_none() {
+            let State { spec, group, name, .. } = &self.state;
+            let record = records::encode(&GroupRecord::new(spec, group.revision, &group.members));
+            let expected = Expected::from(self.group_revision);
+            let key = records::group_key(name);
+            let revision = self.parts.store.compare_and_swap(&key, expected, Update::Put(record)).await?;
+            self.group_revision = Some(revision);
+            self.dirty.group = false;
+        }
+        let places: Vec<_> = self.dirty.partitions.iter().cloned().collect();
+        let writes = places.iter().map(|place| self.store_claim(place));
+        let stored = try_join_all(writes).await;
+        let Ok(stored) = stored else {
+            // Which of them were stored is unknown: read the revisions again before the next try.
+            self.reread(&places).await?;
+            return Err(stored.err().unwrap_or(Error::Stopping));
+        };
+        for (place, revision) in places.into_iter().zip(stored) {
+            match revision {
+                Some(revision) => drop(self.revisions.insert(place, revision)),
+                None => drop(self.revisions.remove(&place)),
+            }
+        }
+        self.dirty.partitions.clear();
+        Ok(())
+    }
+
+    async fn store_claim(&self, place: &Place) -> Result<Option<Revision>, Error> {
+        let known = self.revisions.get(place).copied();
+        let key = records::claim_key(&self.state.name, place);
+        match (self.state.group.partitions.get(place), known) {
+            (Some(partition), _) => {
+                let record = records::encode(&ClaimRecord::new(partition, self.state.group.revision));
+                let update = Update::Put(record);
+                Ok(Some(self.parts.store.compare_and_swap(&key, Expected::from(known), update).await?))
+            }
+            (None, Some(known)) => {
+                self.parts.store.compare_and_swap(&key, Expected::At(known), Update::Delete).await?;
+                Ok(None)
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    async fn reread(&mut self, places: &[Place]) -> Result<(), Error> {
+        for place in places {
+            let key = records::claim_key(&self.state.name, place);
+            match self.parts.store.get(&key).await? {
+                Some(found) => drop(self.revisions.insert(place.clone(), found.revision)),
+                None => drop(self.revisions.remove(place)),
+            }
+        }
+        let own = self.parts.store.get(&records::group_key(&self.state.name)).await?;
+        self.group_revision = own.map(|found| found.revision);
+        Ok(())
+    }
+
+    async fn delete(&mut self) -> Result<(), Error> {
+        for place in self.revisions.keys().cloned().collect::<Vec<_>>() {
+            self.state.group.partitions.remove(&place);
+            self.dirty.partitions.insert(place);
+        }
+        self.state.group.members.clear();
+        self.store().await?;
+        if let Some(revision) = self.group_revision.take() {
+            let key = records::group_key(&self.state.name);
+            self.parts.store.compare_and_swap(&key, Expected::At(revision), Update::Delete).await?;
+        }
+        self.dirty = Dirty::default();
+        self.is_deleted = true;
+        Ok(())
+    }
+
+    /// Starts a plan if a cycle is due and none is being made.
+    fn plan(&mut self, now: Timestamp) {
+        if self.planning.is_some() || self.is_deleted {
+            return;
+        }
+        let Some(snapshot) = self.state.begin_cycle(now) else { return };
+        let (parts, wish, name) = (self.parts.clone(), self.state.wish(), self.state.name.clone());
+        self.planning = Some(tokio::task::spawn_blocking(move || {
+            let begun = parts.clock.nanos();
+            let planned = parts.plans.plan(&name, &wish, &snapshot.cycle);
+            let took_us = parts.clock.nanos().saturating_sub(begun) / 1000;
+            (snapshot, planned, took_us)
+        }));
+    }
+
+    fn planned(&mut self, done: Option<(Snapshot, Planned, u64)>) {
+        let now = self.parts.clock.now();
+        match done {
+            Some((snapshot, planned, took_us)) => {
+                let step = self.state.end_cycle(&snapshot, planned, took_us, now);
+                self.take(step, now);
+            }
+            None => self.state.want(fulcrum_core::claiming::Reason::Interval, now),
+        }
+    }
+
+    fn check_version(&mut self) {
+        let (parts, wish, name) = (self.parts.clone(), self.state.wish(), self.state.name.clone());
+        self.checking = Some(tokio::task::spawn_blocking(move || parts.plans.version(&name, &wish).ok()));
+    }
+}
+
+/// Makes the answer to a command: what it tells is read from the state once that is stored.
+#[allow(clippy::unnecessary_wraps, reason = "most arms of `apply` return an answer, some none")]
+fn deferred<A: Send + 'static, T: Send + 'static>(
+    reply: Reply<T>,
+    result: Result<A, Error>,
+    tell: impl FnOnce(A, &State) -> T + Send + 'static,
+) -> Option<Deferred> {
+    Some(Box::new(move |stored: Result<&State, Error>| {
+        let answer = match (result, stored) {
+            (Ok(value), Ok(state)) => Ok(tell(value, state)),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        };
+        drop(reply.send(answer));
+    }))
+}
+
+/// Waits for a task that may not exist; `None` if it crashed.
+async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Option<T> {
+    match task {
+        Some(running) => {
+            let done = running.await.ok();
+            *task = None;
+            done
+        }
+        None => std::future::pending().await,
+    }
+}
+
+fn decode<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(value)
+        .map_err(|error| Error::Corrupt { key: key.to_owned(), error: error.to_string() })
+}

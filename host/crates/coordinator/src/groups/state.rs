@@ -1,0 +1,359 @@
+//! One group's state with its schedule: when the next cycle is due and what the last one did.
+//!
+//! Synchronous and deterministic: time is an argument, storing and telling are the caller's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulcrum_core::claiming::Reason;
+use fulcrum_core::group::{Group, Moving, Place, Settings, Snapshot, Step};
+use fulcrum_core::time::Timestamp;
+use fulcrum_core::{group, seed};
+use fulcrum_policy::fallback;
+use fulcrum_policy::planner::{Planned, Wish};
+use fulcrum_policy::seat::Identity;
+use serde_json::Value;
+
+/// What a group is set to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    /// Its own policy; `None` is what the bindings say.
+    pub policy: Option<String>,
+    /// JSON merge patch over the policy's configuration.
+    pub config: Value,
+    /// How it behaves.
+    pub settings: Settings,
+    /// Shortest time to the next cycle a plan may ask for.
+    pub fast_interval: Duration,
+    /// How long joins are gathered before a cycle runs.
+    pub gather: Duration,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            policy: None,
+            config: Value::Object(serde_json::Map::new()),
+            settings: Settings::default(),
+            fast_interval: Duration::from_secs(1),
+            gather: Duration::from_millis(100),
+        }
+    }
+}
+
+/// Changes of a [`Spec`]; what is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs, reason = "the fields are those of Spec and of core's group settings")]
+pub struct SpecPatch {
+    pub policy: Option<Option<String>>,
+    pub config: Option<Value>,
+    pub interval: Option<Duration>,
+    pub fast_interval: Option<Duration>,
+    pub gather: Option<Duration>,
+    pub ownership_expiry: Option<Duration>,
+    pub handover: Option<group::Handover>,
+    pub handover_deadline: Option<Duration>,
+    pub movement_budget: Option<Option<u32>>,
+    pub grace: Option<Duration>,
+    pub start: Option<group::Start>,
+}
+
+impl SpecPatch {
+    /// Returns the spec with these changes.
+    #[must_use]
+    pub fn apply(self, mut spec: Spec) -> Spec {
+        fn set<T>(target: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *target = value;
+            }
+        }
+        set(&mut spec.policy, self.policy);
+        set(&mut spec.config, self.config);
+        set(&mut spec.fast_interval, self.fast_interval);
+        set(&mut spec.gather, self.gather);
+        let settings = &mut spec.settings;
+        set(&mut settings.interval, self.interval);
+        set(&mut settings.ownership_expiry, self.ownership_expiry);
+        set(&mut settings.handover, self.handover);
+        set(&mut settings.handover_deadline, self.handover_deadline);
+        set(&mut settings.movement_budget, self.movement_budget);
+        set(&mut settings.grace, self.grace);
+        set(&mut settings.start, self.start);
+        spec
+    }
+}
+
+/// What one cycle did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CycleReport {
+    /// Why it ran.
+    pub reason: Reason,
+    /// Which policy version planned; `None` is the fallback.
+    pub by: Option<Arc<Identity>>,
+    /// Why the policy gave no plan.
+    pub problem: Option<String>,
+    /// Partitions that get another owner.
+    pub claims: Vec<Moved>,
+    /// How many of them had an owner before.
+    pub moved: usize,
+    /// Time the plan took, in microseconds.
+    pub took_us: u64,
+}
+
+/// One partition that gets another owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Which.
+    pub place: Place,
+    /// Who had it.
+    pub from: Option<String>,
+    /// Who gets it; `None` when it was given up.
+    pub to: Option<String>,
+    /// Why, in the policy's words.
+    pub reason: String,
+}
+
+/// A group as people see it.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the fields are those of the group view in docs/HTTP.md")]
+pub struct View {
+    pub group: String,
+    pub spec: Spec,
+    pub revision: u64,
+    pub members: Vec<MemberView>,
+    pub partitions: Vec<PartitionView>,
+    pub last_cycle: Option<CycleReport>,
+    pub warnings: Vec<String>,
+}
+
+/// One member as people see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the group view in docs/HTTP.md")]
+pub struct MemberView {
+    pub id: String,
+    pub live: bool,
+    pub topics: Vec<String>,
+    pub seen_ms_ago: u64,
+    pub disagrees_on: Vec<Place>,
+}
+
+/// One partition as people see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the group view in docs/HTTP.md")]
+pub struct PartitionView {
+    pub place: Place,
+    pub owner: Option<String>,
+    pub epoch: u64,
+    pub moving: Option<Moving>,
+    pub checkpoint: Option<u64>,
+    pub reason: String,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct State {
+    /// Its name.
+    pub name: String,
+    /// Members and ownership.
+    pub group: Group,
+    /// What it is set to.
+    pub spec: Spec,
+    /// What the last cycle did.
+    pub last_cycle: Option<CycleReport>,
+    /// The version that planned last.
+    version: Option<Arc<Identity>>,
+    due: Option<(Timestamp, Reason)>,
+    boot_seed: u64,
+    cycles: u64,
+}
+
+impl State {
+    /// Makes the state of a group that has no members.
+    #[must_use]
+    pub fn new(name: &str, spec: Spec, boot_seed: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            group: Group::new(spec.settings.clone()),
+            spec,
+            last_cycle: None,
+            version: None,
+            due: None,
+            boot_seed,
+            cycles: 0,
+        }
+    }
+
+    /// Changes what the group is set to, and plans with it soon.
+    pub fn configure(&mut self, spec: Spec, now: Timestamp) {
+        let replans = spec.policy != self.spec.policy || spec.config != self.spec.config;
+        self.group.settings = spec.settings.clone();
+        self.spec = spec;
+        if replans {
+            self.want(Reason::Config, now);
+        }
+    }
+
+    /// Notes that a cycle should run, after the gathering time. The earliest wish and its reason win.
+    pub fn want(&mut self, reason: Reason, now: Timestamp) {
+        let at = match reason {
+            Reason::Manual => now,
+            _ => now.after(self.spec.gather),
+        };
+        if self.due.is_none_or(|(due, _)| at < due) {
+            self.due = Some((at, reason));
+        }
+    }
+
+    /// Takes over what a step asks for.
+    pub fn follow(&mut self, step: &Step, now: Timestamp) {
+        if let Some(reason) = step.cycle {
+            self.want(reason, now);
+        }
+    }
+
+    /// Notes that another version may be bound now.
+    pub fn version_is(&mut self, version: Option<Arc<Identity>>, now: Timestamp) {
+        let Some(before) = &self.version else { return };
+        let Some(version) = version else { return };
+        if version.digest != before.digest || version.name != before.name {
+            self.want(Reason::Policy, now);
+        } else if version.config != before.config {
+            self.want(Reason::Config, now);
+        }
+    }
+
+    /// Returns when something has to be done although nothing happens.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.group.next_expiry().into_iter().chain(self.due.map(|(at, _)| at)).min()
+    }
+
+    /// Returns the snapshot of a cycle that is due; the cycle counts as begun.
+    pub fn begin_cycle(&mut self, now: Timestamp) -> Option<Snapshot> {
+        let (at, reason) = self.due?;
+        if now < at {
+            return None;
+        }
+        self.due = None;
+        self.cycles += 1;
+        let seed = seed::decision(self.boot_seed, self.cycles);
+        let snapshot = self.group.snapshot(&self.name, reason, now, seed, |_| 1.0);
+        // Without members there is nothing to plan; a join asks again.
+        if snapshot.members.is_empty() {
+            return None;
+        }
+        Some(snapshot)
+    }
+
+    /// Returns what the group wants to be planned by.
+    #[must_use]
+    pub fn wish(&self) -> Wish {
+        Wish { policy: self.spec.policy.clone(), config: self.spec.config.clone() }
+    }
+
+    /// Commits a plan and schedules the next cycle; a plan for a group that changed meanwhile is made again at once.
+    pub fn end_cycle(&mut self, snapshot: &Snapshot, planned: Planned, took_us: u64, now: Timestamp) -> Step {
+        let Planned { plan, by, problem, .. } = planned;
+        let reason = snapshot.cycle.reason;
+        let moved: Vec<_> = self.moves(snapshot, &plan);
+        let Some(step) = self.group.commit(snapshot, &plan, now) else {
+            self.due = Some((now, reason));
+            return Step::default();
+        };
+        let settings = &self.spec.settings;
+        let next = match plan.next_cycle_ms {
+            Some(ms) => (Duration::from_millis(ms.into()).max(self.spec.fast_interval), Reason::Fast),
+            None => (settings.interval, Reason::Interval),
+        };
+        let next = if next.0 < settings.interval { next } else { (settings.interval, Reason::Interval) };
+        let at = now.after(next.0);
+        if self.due.is_none_or(|(due, _)| at < due) {
+            self.due = Some((at, next.1));
+        }
+        self.version = by.clone().or_else(|| self.version.take());
+        // A quiet cycle does not hide what the last change was for.
+        let is_quiet = moved.is_empty() && matches!(reason, Reason::Interval | Reason::Fast);
+        if !is_quiet || self.last_cycle.is_none() || problem.is_some() {
+            let had_owner = moved.iter().filter(|claim| claim.from.is_some()).count();
+            self.last_cycle =
+                Some(CycleReport { reason, by, problem, claims: moved, moved: had_owner, took_us });
+        }
+        step
+    }
+
+    fn moves(&self, snapshot: &Snapshot, plan: &fulcrum_core::claiming::Plan) -> Vec<Moved> {
+        let owner = |place: &Place| self.group.partitions.get(place).and_then(|at| at.owner.clone());
+        let claims = plan.claims.iter().map(|claim| {
+            let place = snapshot.places[claim.partition].clone();
+            let to = Some(snapshot.members[claim.member].clone());
+            Moved { from: owner(&place), place, to, reason: claim.reason.clone() }
+        });
+        let releases = plan.releases.iter().map(|&released| {
+            let place = snapshot.places[released].clone();
+            Moved { from: owner(&place), place, to: None, reason: "released by the policy".to_owned() }
+        });
+        claims.chain(releases).collect()
+    }
+
+    /// Shows the group.
+    #[must_use]
+    pub fn view(&self, now: Timestamp) -> View {
+        let member = |(id, member): (&String, &group::Member)| MemberView {
+            id: id.clone(),
+            live: member.kept_until.is_none(),
+            topics: member.topics.clone(),
+            seen_ms_ago: fulcrum_core::time::millis(now.since(member.seen_at)),
+            disagrees_on: member.disagrees_on.iter().cloned().collect(),
+        };
+        let partition = |(place, at): (&Place, &group::Partition)| PartitionView {
+            place: place.clone(),
+            owner: at.owner.clone(),
+            epoch: at.epoch,
+            moving: at.moving.clone(),
+            checkpoint: at.checkpoint,
+            reason: at.reason.clone(),
+        };
+        View {
+            group: self.name.clone(),
+            spec: self.spec.clone(),
+            revision: self.group.revision,
+            members: self.group.members.iter().map(member).collect(),
+            partitions: self.group.partitions.iter().map(partition).collect(),
+            last_cycle: self.last_cycle.clone(),
+            warnings: self.warnings(),
+        }
+    }
+
+    /// Returns what an operator should know, one line each.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let settings = &self.spec.settings;
+        if settings.ownership_expiry < settings.interval * 2 {
+            warnings.push(
+                "ownershipExpiryMs is below twice the interval: one late heartbeat may move partitions"
+                    .to_owned(),
+            );
+        }
+        let mut live = self.group.members.iter().filter(|(_, member)| member.kept_until.is_none());
+        if let Some((first, member)) = live.next() {
+            let others: Vec<_> =
+                live.filter(|(_, other)| other.topics != member.topics).map(|(id, _)| id.as_str()).collect();
+            if !others.is_empty() {
+                warnings.push(format!(
+                    "subscriptions differ: {first} and {} read different topics",
+                    others.join(", ")
+                ));
+            }
+        }
+        for (id, member) in &self.group.members {
+            if !member.disagrees_on.is_empty() {
+                let count = member.disagrees_on.len();
+                warnings.push(format!("{id} reports {count} partitions that it was not given"));
+            }
+        }
+        if let Some(CycleReport { problem: Some(problem), .. }) = &self.last_cycle {
+            warnings.push(format!("the policy gave no plan, the {} planned: {problem}", fallback::NAME));
+        }
+        warnings
+    }
+}

@@ -1,0 +1,167 @@
+use std::time::{Duration, Instant};
+
+use fulcrum_core::group::{Assignment, Handover};
+use fulcrum_core::time::Timestamp;
+use fulcrum_policy::fallback;
+use fulcrum_store::{Options, SqliteStore};
+
+use super::*;
+
+/// Plans natively: every free partition to the least loaded member.
+struct Native;
+
+impl Plans for Native {
+    fn plan(&self, _: &str, _: &Wish, cycle: &Cycle) -> Planned {
+        Planned { plan: fallback::plan(cycle), by: None, outcome: fulcrum_policy::Outcome::Ok, problem: None }
+    }
+
+    fn version(&self, _: &str, _: &Wish) -> Result<Arc<Identity>, String> {
+        Err("native".to_owned())
+    }
+}
+
+struct RealClock(Instant);
+
+impl Clock for RealClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(1_000_000 + fulcrum_core::time::millis(self.0.elapsed()))
+    }
+
+    fn nanos(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_nanos()).expect("a short test")
+    }
+}
+
+struct Host {
+    store: Arc<SqliteStore>,
+    groups: Arc<Groups>,
+}
+
+async fn open(folder: &std::path::Path) -> Host {
+    let store = Arc::new(SqliteStore::open(folder.join("store.db"), Options::default()).expect("opens"));
+    let numbers = std::sync::atomic::AtomicU64::new(fulcrum_core::time::millis(Duration::from_secs(1)));
+    let parts = Parts {
+        store: store.clone(),
+        log: store.clone(),
+        plans: Arc::new(Native),
+        clock: Arc::new(RealClock(Instant::now())),
+        boot_seed: 1,
+        entropy: Box::new(move || numbers.fetch_add(1, std::sync::atomic::Ordering::Relaxed).into()),
+    };
+    Host { store, groups: Groups::open(parts).await.expect("opens") }
+}
+
+fn join(member: &str) -> Join {
+    Join { member: member.to_owned(), topics: vec!["t".to_owned()], capacity_milli: 1000, ..Join::default() }
+}
+
+/// Sends heartbeats that claim to own what was assigned, until the orders satisfy `is_it`.
+async fn until(host: &Host, member: &str, session: &str, is_it: impl Fn(&Orders) -> bool) -> Orders {
+    let begun = Instant::now();
+    let mut orders = Orders::default();
+    for seq in 1.. {
+        let owned = orders.assignments.iter().map(|at: &Assignment| (at.place.clone(), at.epoch)).collect();
+        let beat = Heartbeat { seq, acked_revision: orders.revision, owned, released: Vec::new() };
+        orders = host.groups.heartbeat("g", member, session, beat).await.expect("live");
+        if is_it(&orders) {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{member} waits for ever: {orders:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    orders
+}
+
+#[tokio::test]
+async fn partitions_are_claimed_handed_over_and_survive_a_restart() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let host = open(folder.path()).await;
+    host.store.create_topic("t", 4).await.expect("made");
+    let patch = SpecPatch { gather: Some(Duration::ZERO), ..SpecPatch::default() };
+    host.groups.configure("g", patch).await.expect("configured");
+    let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
+    let orders = until(&host, "a", &a.session, |orders| orders.assignments.len() == 4).await;
+    let first = &orders.assignments[0];
+    let checkpoint = Checkpoint {
+        member: "a".to_owned(),
+        session: a.session.clone(),
+        place: first.place.clone(),
+        epoch: first.epoch,
+        offset: 7,
+        rewind: false,
+    };
+    host.groups.checkpoint("g", checkpoint.clone()).await.expect("stored");
+    let stale = Checkpoint { epoch: 0, ..checkpoint };
+    let refused = host.groups.checkpoint("g", stale).await.expect_err("stale");
+    assert!(matches!(refused, Error::Refused(Refused::StaleEpoch { epoch: 1 })), "{refused}");
+
+    let Host { store, groups } = host;
+    drop(groups);
+    store.close().await;
+    drop(store);
+    let host = open(folder.path()).await;
+    let view = host.groups.view("g").await.expect("it is back");
+    assert_eq!(view.partitions.iter().filter(|at| at.owner.as_deref() == Some("a")).count(), 4);
+    assert_eq!(view.partitions[0].checkpoint, Some(7));
+    assert!(view.revision >= orders.revision, "what was seen before is not in the future");
+    // Nobody has to join again.
+    until(&host, "a", &a.session, |orders| orders.assignments.len() == 4).await;
+    host.groups.leave("g", "a", &a.session, false).await.expect("leaves");
+    let (b, _) = host.groups.join("g", join("b")).await.expect("joins");
+    let orders = until(&host, "b", &b.session, |orders| orders.assignments.len() == 4).await;
+    assert!(orders.assignments.iter().all(|at| at.epoch == 2));
+    host.groups.delete("g").await.expect("deleted");
+    assert!(matches!(host.groups.view("g").await, Err(Error::UnknownGroup(_))));
+    assert_eq!(host.store.list("groups/").await.expect("listed"), []);
+}
+
+#[tokio::test]
+async fn a_watch_tells_changes_and_its_end_frees_the_member() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let host = open(folder.path()).await;
+    host.store.create_topic("t", 2).await.expect("made");
+    let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
+    let mut watching = host.groups.watch("g", "a", &a.session).await.expect("live");
+    let mut orders = watching.next(true).await.expect("the present ones");
+    while orders.assignments.len() < 2 {
+        orders = watching.next(false).await.expect("a change");
+    }
+    assert!(host.groups.watch("g", "a", "wrong").await.is_err());
+    drop(watching);
+    let begun = Instant::now();
+    while !host.groups.view("g").await.expect("there").members.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the member stays");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn topics_that_come_later_or_grow_are_claimed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let host = open(folder.path()).await;
+    let patch =
+        SpecPatch { gather: Some(Duration::ZERO), handover: Some(Handover::Steal), ..SpecPatch::default() };
+    host.groups.configure("g", patch).await.expect("configured");
+    let (a, orders) = host.groups.join("g", join("a")).await.expect("joins before the topic exists");
+    assert_eq!(orders.assignments, []);
+    host.store.create_topic("t", 1).await.expect("made");
+    host.groups.topic_changed("t", 1).await;
+    until(&host, "a", &a.session, |orders| orders.assignments.len() == 1).await;
+    host.groups.topic_changed("t", 3).await;
+    until(&host, "a", &a.session, |orders| orders.assignments.len() == 3).await;
+    host.groups.topic_changed("t", 0).await;
+    until(&host, "a", &a.session, |orders| orders.assignments.is_empty()).await;
+}
+
+#[tokio::test]
+async fn bad_names_are_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let host = open(folder.path()).await;
+    for name in ["", "a/b", "a\nb", &"x".repeat(257)] {
+        assert!(matches!(
+            host.groups.join(name, join("a")).await,
+            Err(Error::Invalid { field: "group", .. })
+        ));
+    }
+    assert!(matches!(host.groups.view("nobody").await, Err(Error::UnknownGroup(_))));
+}
