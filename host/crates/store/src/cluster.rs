@@ -80,8 +80,12 @@ pub trait ClusterStore: Send + Sync {
     /// Errors with [`Error::Conflict`] if the key is not as expected, [`Error::Invalid`] on deleting what is
     /// expected to be absent, [`Error::TooLarge`], [`Error::DiskFull`], [`Error::Halted`], and
     /// [`Error::Ambiguous`] if the write may or may not have happened.
-    fn compare_and_swap<'a>(&'a self, key: &'a str, expected: Expected, update: Update)
-    -> Answer<'a, Revision>;
+    fn compare_and_swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Expected,
+        update: Update,
+    ) -> Answer<'a, Revision>;
 
     /// Follows the changes of all keys that start with `prefix`, from the moment this answers.
     ///

@@ -108,12 +108,20 @@ pub trait EventLog: Send + Sync {
     /// Errors with [`Error::TooLarge`] above [`VALUE_BYTES_MAX`] for one record, [`APPEND_BYTES_MAX`] or
     /// [`APPEND_RECORDS_MAX`].
     fn append<'a>(
-        &'a self, topic: &'a str, partition: u32, at: Timestamp, records: Vec<Bytes>,
+        &'a self,
+        topic: &'a str,
+        partition: u32,
+        at: Timestamp,
+        records: Vec<Bytes>,
     ) -> Answer<'a, Vec<Position>>;
 
     /// Reads records from `from` on. At or above the end that is none, and not an error.
     fn fetch<'a>(
-        &'a self, topic: &'a str, partition: u32, from: Position, limit: FetchLimit,
+        &'a self,
+        topic: &'a str,
+        partition: u32,
+        from: Position,
+        limit: FetchLimit,
     ) -> Answer<'a, Fetched>;
 
     /// Describes one partition: where it begins and ends.

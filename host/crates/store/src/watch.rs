@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-
 use parking_lot::Mutex;
 
 use crate::{Revision, Versioned};

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use fulcrum_core::Timestamp;
 use fulcrum_store::contract::{self, Subject, steps, walk};
 use fulcrum_store::{
-    Answer, Change, ClusterStore, Entry, Error, EventLog, Expected, FetchLimit, Fetched, Options, Partition, Position,
-    Revision, SqliteStore, Topic, Update, Versioned, Watch, feed,
+    Answer, Change, ClusterStore, Entry, Error, EventLog, Expected, FetchLimit, Fetched, Options, Partition,
+    Position, Revision, SqliteStore, Topic, Update, Versioned, Watch, feed,
 };
 use proptest::test_runner::{Config, TestRunner};
 use tempfile::TempDir;
@@ -134,7 +134,10 @@ impl ClusterStore for Broken {
     }
 
     fn compare_and_swap<'a>(
-        &'a self, key: &'a str, expected: Expected, update: Update,
+        &'a self,
+        key: &'a str,
+        expected: Expected,
+        update: Update,
     ) -> Answer<'a, Revision> {
         Box::pin(async move {
             let result = self.inner.compare_and_swap(key, expected, update.clone()).await;
@@ -175,7 +178,9 @@ impl EventLog for Broken {
     fn create_topic<'a>(&'a self, topic: &'a str, partition_count: u32) -> Answer<'a, Topic> {
         Box::pin(async move {
             match self.inner.create_topic(topic, partition_count).await {
-                Err(Error::TopicExists { .. }) if self.sin == Sin::MakesTwice => self.inner.topic(topic).await,
+                Err(Error::TopicExists { .. }) if self.sin == Sin::MakesTwice => {
+                    self.inner.topic(topic).await
+                }
                 result => result,
             }
         })
@@ -198,7 +203,11 @@ impl EventLog for Broken {
     }
 
     fn append<'a>(
-        &'a self, topic: &'a str, partition: u32, at: Timestamp, mut records: Vec<Bytes>,
+        &'a self,
+        topic: &'a str,
+        partition: u32,
+        at: Timestamp,
+        mut records: Vec<Bytes>,
     ) -> Answer<'a, Vec<Position>> {
         Box::pin(async move {
             match self.sin {
@@ -222,7 +231,11 @@ impl EventLog for Broken {
     }
 
     fn fetch<'a>(
-        &'a self, topic: &'a str, partition: u32, from: Position, limit: FetchLimit,
+        &'a self,
+        topic: &'a str,
+        partition: u32,
+        from: Position,
+        limit: FetchLimit,
     ) -> Answer<'a, Fetched> {
         Box::pin(async move {
             let bytes = if self.sin == Sin::FetchesTooMuch { usize::MAX } else { limit.bytes };
@@ -241,7 +254,9 @@ impl EventLog for Broken {
 
     fn position_at<'a>(&'a self, topic: &'a str, partition: u32, at: Timestamp) -> Answer<'a, Position> {
         match self.sin {
-            Sin::IgnoresTimes => Box::pin(async move { Ok(self.inner.partition(topic, partition).await?.end) }),
+            Sin::IgnoresTimes => {
+                Box::pin(async move { Ok(self.inner.partition(topic, partition).await?.end) })
+            }
             _ => self.inner.position_at(topic, partition, at),
         }
     }
@@ -298,8 +313,10 @@ async fn a_broken_backend_does_not_pass() {
 #[test]
 fn a_walk_notices_a_broken_backend() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for sin in [Sin::SwapsBlindly, Sin::WatchesWithGaps, Sin::TearsAppends, Sin::TrimsTooFar, Sin::ForgetsAll] {
-        let config = Config { cases: 64, failure_persistence: None, max_shrink_iters: 0, ..Config::default() };
+    for sin in [Sin::SwapsBlindly, Sin::WatchesWithGaps, Sin::TearsAppends, Sin::TrimsTooFar, Sin::ForgetsAll]
+    {
+        let config =
+            Config { cases: 64, failure_persistence: None, max_shrink_iters: 0, ..Config::default() };
         let result = TestRunner::new(config).run(&steps(50), |steps| {
             let subject = BrokenSubject { homes: parking_lot::Mutex::default(), sin };
             let verdict = runtime.block_on(walk(subject, &steps));

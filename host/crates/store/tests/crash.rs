@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fulcrum_core::Timestamp;
 use fulcrum_store::{
-    ClusterStore as _, EventLog as _, Expected, FetchLimit, Options, Position, Revision, SqliteStore, Stored, Update,
+    ClusterStore as _, EventLog as _, Expected, FetchLimit, Options, Position, Revision, SqliteStore, Stored,
+    Update,
 };
 
 const CHILD: &str = "FULCRUM_STORE_CRASH_CHILD";
@@ -50,7 +51,8 @@ async fn write_for_ever(path: &Path) {
             for number in 0_u64.. {
                 let records = (0..3).map(|part| Bytes::from(format!("{round}.{writer}.{number}.{part}")));
                 let records: Vec<_> = records.collect();
-                let positions = store.append("t", partition, Timestamp(number), records).await.expect("append");
+                let positions =
+                    store.append("t", partition, Timestamp(number), records).await.expect("append");
                 say(format_args!("append {partition} {} {round} {writer} {number}", positions[0]));
                 if writer == 0 && number % 40 == 39 {
                     let before = Position(positions[0].0.saturating_sub(60));
@@ -64,7 +66,8 @@ async fn write_for_ever(path: &Path) {
         let store = Arc::clone(&store);
         tasks.spawn(async move {
             let key = format!("k/{key}");
-            let mut expected = Expected::from(store.get(&key).await.expect("get").map(|found| found.revision));
+            let mut expected =
+                Expected::from(store.get(&key).await.expect("get").map(|found| found.revision));
             for number in 0_u64.. {
                 let value = Bytes::from(format!("{round}.{number}"));
                 let revision =
@@ -122,7 +125,8 @@ impl Said {
             assert!(first <= fetched.first.0, "a trim to {first} was undone");
             let records: BTreeMap<_, _> =
                 fetched.records.iter().map(|record| (record.position.0, text(record))).collect();
-            for ((_, position), stem) in self.appends.range((partition, fetched.first.0)..(partition + 1, 0)) {
+            for ((_, position), stem) in self.appends.range((partition, fetched.first.0)..(partition + 1, 0))
+            {
                 for part in 0..3 {
                     let found = records.get(&(position + part));
                     assert_eq!(found, Some(&format!("{stem}.{part}")), "{partition}: {}", position + part);

@@ -8,7 +8,8 @@ use tokio::task::JoinSet;
 
 use super::{Subject, Verdict, Violation, hold, join, prompt, refused, restart, same};
 use crate::{
-    Change, ClusterStore as _, Error, Expected, KEY_BYTES_MAX, Revision, Update, VALUE_BYTES_MAX, Versioned, Watch,
+    Change, ClusterStore as _, Error, Expected, KEY_BYTES_MAX, Revision, Update, VALUE_BYTES_MAX, Versioned,
+    Watch,
 };
 
 fn put(text: impl Into<Bytes>) -> Update {
@@ -100,7 +101,8 @@ pub(super) async fn revisions_only_grow<S: Subject>(subject: Arc<S>) -> Verdict 
 
 pub(super) async fn lists_are_complete_and_in_order<S: Subject>(subject: Arc<S>) -> Verdict {
     let store = subject.open().await;
-    let keys = ["a", "a/", "a/1", "a/10", "a/2", "a0", "aa", "b", "é", "é/x", "\u{10ffff}", "\u{10ffff}a", "A"];
+    let keys =
+        ["a", "a/", "a/1", "a/10", "a/2", "a0", "aa", "b", "é", "é/x", "\u{10ffff}", "\u{10ffff}a", "A"];
     let mut wanted = BTreeMap::new();
     for key in keys {
         wanted.insert(key.to_owned(), store.compare_and_swap(key, Expected::Absent, put(key)).await?);

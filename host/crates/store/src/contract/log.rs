@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 
 use super::{Subject, Verdict, Violation, hold, join, prompt, refused, restart, same};
 use crate::{
-    APPEND_BYTES_MAX, APPEND_RECORDS_MAX, EventLog, FetchLimit, PARTITIONS_MAX, Position, Result, Stored, Topic,
-    VALUE_BYTES_MAX,
+    APPEND_BYTES_MAX, APPEND_RECORDS_MAX, EventLog, FetchLimit, PARTITIONS_MAX, Position, Result, Stored,
+    Topic, VALUE_BYTES_MAX,
 };
 
 const NO_LIMIT: FetchLimit = FetchLimit { records: u32::MAX, bytes: usize::MAX };
@@ -18,19 +18,32 @@ const START: Position = Position(0);
 
 /// Reads a partition from `from` to its end, in as many fetches as it takes.
 pub(super) async fn read(
-    store: &impl EventLog, topic: &str, partition: u32, from: Position, limit: FetchLimit,
+    store: &impl EventLog,
+    topic: &str,
+    partition: u32,
+    from: Position,
+    limit: FetchLimit,
 ) -> std::result::Result<Vec<Stored>, Violation> {
     let (mut records, mut next) = (Vec::<Stored>::new(), from);
     loop {
         let fetched = store.fetch(topic, partition, next, limit).await?;
         if fetched.records.is_empty() {
-            hold!(fetched.end <= fetched.next, "nothing was fetched at {next}, before the end {}", fetched.end);
+            hold!(
+                fetched.end <= fetched.next,
+                "nothing was fetched at {next}, before the end {}",
+                fetched.end
+            );
             return Ok(records);
         }
         for record in &fetched.records {
             let after = records.last().is_none_or(|last| last.position < record.position);
             hold!(after && next <= record.position, "position {} does not grow", record.position);
-            hold!(record.position < fetched.next, "{} is not below the next, {}", record.position, fetched.next);
+            hold!(
+                record.position < fetched.next,
+                "{} is not below the next, {}",
+                record.position,
+                fetched.next
+            );
             hold!((fetched.first..fetched.end).contains(&record.position), "a record outside its partition");
         }
         next = fetched.next;
@@ -108,7 +121,11 @@ pub(super) async fn records_come_back_in_order<S: Subject>(subject: Arc<S>) -> V
     same!(read(&*store, "t", 1, positions[40], NO_LIMIT).await?, found[40..].to_vec(), "from the middle");
     let beyond = Position(partition.end.0 + 1000);
     let fetched = store.fetch("t", 1, beyond, NO_LIMIT).await?;
-    same!((fetched.records, fetched.next, fetched.end), (vec![], beyond, partition.end), "from beyond the end");
+    same!(
+        (fetched.records, fetched.next, fetched.end),
+        (vec![], beyond, partition.end),
+        "from beyond the end"
+    );
     let odd = vec![Bytes::new(), Bytes::from(vec![0xff; VALUE_BYTES_MAX]), Bytes::from_static(b"\0")];
     store.append("t", 0, Timestamp(1), odd.clone()).await?;
     let found: Vec<_> = read(&*store, "t", 0, START, NO_LIMIT).await?;
@@ -123,7 +140,8 @@ pub(super) async fn a_fetch_keeps_its_limits<S: Subject>(subject: Arc<S>) -> Ver
     store.create_topic("t", 1).await?;
     append(&*store, 0, 1, "1 22 333 4444 55555 666666 1 1 1 1").await?;
     let all = read(&*store, "t", 0, START, NO_LIMIT).await?;
-    let table = [(0, 100), (1, 100), (3, 100), (100, 0), (100, 1), (100, 3), (100, 5), (100, 10), (2, 3), (7, 7)];
+    let table =
+        [(0, 100), (1, 100), (3, 100), (100, 0), (100, 1), (100, 3), (100, 5), (100, 10), (2, 3), (7, 7)];
     for (records, bytes) in table {
         let limit = FetchLimit { records, bytes };
         for from in 0..all.len() {
@@ -216,7 +234,8 @@ pub(super) async fn positions_are_found_by_time<S: Subject>(subject: Arc<S>) -> 
     for (at, text) in [(10, "a b"), (20, "c"), (15, "d"), (30, "e f"), (30, "g")] {
         positions.extend(append(&*store, 0, at, text).await?);
     }
-    let times: Vec<_> = read(&*store, "t", 0, START, NO_LIMIT).await?.iter().map(|record| record.at.0).collect();
+    let times: Vec<_> =
+        read(&*store, "t", 0, START, NO_LIMIT).await?.iter().map(|record| record.at.0).collect();
     same!(times, [10, 10, 20, 20, 30, 30, 30], "times of the records");
     for (at, index) in [(0, 0), (10, 0), (11, 2), (20, 2), (21, 4), (30, 4)] {
         same!(store.position_at("t", 0, Timestamp(at)).await?, positions[index], "first at {at} or later");

@@ -164,7 +164,9 @@ async fn restart<S: Subject>(subject: &S, store: Arc<S::Store>) -> Arc<S::Store>
 }
 
 /// Awaits tasks; the first violation, or a panic, ends it.
-async fn join<T: 'static>(mut tasks: tokio::task::JoinSet<Result<T, Violation>>) -> Result<Vec<T>, Violation> {
+async fn join<T: 'static>(
+    mut tasks: tokio::task::JoinSet<Result<T, Violation>>,
+) -> Result<Vec<T>, Violation> {
     let mut results = Vec::new();
     while let Some(result) = tasks.join_next().await {
         results.push(result.map_err(|error| Violation(error.to_string()))??);

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::{Subject, Verdict, hold, prompt, restart, same};
 use crate::{
-    Change, ClusterStore as _, Entry, Error, EventLog as _, Expected, FetchLimit, Position, Revision, Stored, Update,
-    Versioned, Watch,
+    Change, ClusterStore as _, Entry, Error, EventLog as _, Expected, FetchLimit, Position, Revision, Stored,
+    Update, Versioned, Watch,
 };
 
 /// One step of a walk. Small numbers choose among what there is, modulo how much there is.
@@ -154,7 +154,11 @@ impl Log {
 }
 
 impl Model {
-    async fn take<T: crate::ClusterStore + crate::EventLog>(&mut self, store: &Arc<T>, step: &Step) -> Verdict {
+    async fn take<T: crate::ClusterStore + crate::EventLog>(
+        &mut self,
+        store: &Arc<T>,
+        step: &Step,
+    ) -> Verdict {
         match step {
             Step::Swap { key, guess, value } => self.swap(&**store, *key, *guess, value.clone()).await,
             Step::List { key, letters } => {
@@ -238,7 +242,11 @@ impl Model {
     }
 
     async fn swap(
-        &mut self, store: &impl crate::ClusterStore, key: u8, guess: u8, value: Option<Vec<u8>>,
+        &mut self,
+        store: &impl crate::ClusterStore,
+        key: u8,
+        guess: u8,
+        value: Option<Vec<u8>>,
     ) -> Verdict {
         let key = KEYS[usize::from(key) % KEYS.len()];
         let current = self.keys.get(key).map(|versioned| versioned.revision);
@@ -291,8 +299,9 @@ impl Model {
 
     async fn compare_list(&self, store: &impl crate::ClusterStore, prefix: &str) -> Verdict {
         let keys = self.keys.iter().filter(|(key, _)| key.starts_with(prefix));
-        let wanted: Vec<_> =
-            keys.map(|(key, versioned)| Entry { key: (*key).to_owned(), versioned: versioned.clone() }).collect();
+        let wanted: Vec<_> = keys
+            .map(|(key, versioned)| Entry { key: (*key).to_owned(), versioned: versioned.clone() })
+            .collect();
         same!(store.list(prefix).await?, wanted, "list of {prefix:?}");
         Ok(())
     }
@@ -328,4 +337,3 @@ impl Log {
         self.records.get(index).map_or(end, |record| record.position)
     }
 }
-

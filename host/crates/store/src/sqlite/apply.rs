@@ -202,7 +202,11 @@ impl<'c> Batch<'c> {
     }
 
     fn append(
-        &mut self, topic: &str, partition: u32, at: Timestamp, records: &[Bytes],
+        &mut self,
+        topic: &str,
+        partition: u32,
+        at: Timestamp,
+        records: &[Bytes],
     ) -> Result<Outcome, Stop> {
         let connection = self.connection;
         let row = self.partition(topic, partition)?;
@@ -263,7 +267,8 @@ impl<'c> Batch<'c> {
                     dirty: false,
                 })
             };
-            let found = self.connection.prepare_cached(sql)?.query_row(params![id, partition], read).optional()?;
+            let found =
+                self.connection.prepare_cached(sql)?.query_row(params![id, partition], read).optional()?;
             let missing = || contradiction(format!("partition {partition} of topic {topic:?} is missing"));
             self.partitions.insert((id, partition), found.ok_or_else(missing)?);
         }
@@ -271,7 +276,8 @@ impl<'c> Batch<'c> {
     }
 
     fn flush(&mut self) -> rusqlite::Result<()> {
-        let sql = "UPDATE partitions SET first = ?, next = ?, at = ?, bytes = ? WHERE slot = ? RETURNING kept";
+        let sql =
+            "UPDATE partitions SET first = ?, next = ?, at = ?, bytes = ? WHERE slot = ? RETURNING kept";
         let mut statement = self.connection.prepare_cached(sql)?;
         for row in self.partitions.values_mut().filter(|row| row.dirty) {
             let values = params![stored(row.first), stored(row.next), row.at, stored(row.bytes), row.slot];
@@ -298,7 +304,11 @@ impl<'c> Batch<'c> {
         if slots.len() < count as usize {
             let limit = usize::try_from(SLOT_END).unwrap_or(usize::MAX);
             let found = taken.len() + count as usize;
-            return Err(Stop::Refused(Error::TooLarge { what: "partition count of all topics", found, limit }));
+            return Err(Stop::Refused(Error::TooLarge {
+                what: "partition count of all topics",
+                found,
+                limit,
+            }));
         }
         Ok(slots)
     }

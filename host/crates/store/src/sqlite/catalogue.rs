@@ -125,19 +125,17 @@ impl State {
         let record = self.record(topic)?;
         match record.slots.get(partition as usize) {
             Some(&slot) => Ok(Place { topic: record.id, slot }),
-            None => {
-                Err(Error::UnknownPartition { topic: topic.to_owned(), partition, partition_count: count(record) })
-            }
+            None => Err(Error::UnknownPartition {
+                topic: topic.to_owned(),
+                partition,
+                partition_count: count(record),
+            }),
         }
     }
 }
 
 fn describe(name: &str, record: &Record) -> Topic {
-    Topic {
-        name: name.to_owned(),
-        partition_count: count(record),
-        incarnation: record.id.cast_unsigned(),
-    }
+    Topic { name: name.to_owned(), partition_count: count(record), incarnation: record.id.cast_unsigned() }
 }
 
 fn count(record: &Record) -> u32 {

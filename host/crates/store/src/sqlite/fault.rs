@@ -36,10 +36,7 @@ pub(super) fn is_corrupt(error: &rusqlite::Error) -> bool {
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..) => true,
         rusqlite::Error::ToSqlConversionFailure(cause) => cause.is::<Contradiction>(),
-        _ => matches!(
-            error.sqlite_error_code(),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
-        ),
+        _ => matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)),
     }
 }
 

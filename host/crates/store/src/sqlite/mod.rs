@@ -156,7 +156,8 @@ impl SqliteStore {
     }
 
     async fn read<T: Send + 'static>(
-        &self, operation: &'static str,
+        &self,
+        operation: &'static str,
         job: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
@@ -201,7 +202,10 @@ impl ClusterStore for SqliteStore {
     }
 
     fn compare_and_swap<'a>(
-        &'a self, key: &'a str, expected: Expected, update: Update,
+        &'a self,
+        key: &'a str,
+        expected: Expected,
+        update: Update,
     ) -> Answer<'a, Revision> {
         Box::pin(async move {
             check_swap(key, expected, &update)?;
@@ -266,7 +270,11 @@ impl EventLog for SqliteStore {
     }
 
     fn append<'a>(
-        &'a self, topic: &'a str, partition: u32, at: Timestamp, records: Vec<Bytes>,
+        &'a self,
+        topic: &'a str,
+        partition: u32,
+        at: Timestamp,
+        records: Vec<Bytes>,
     ) -> Answer<'a, Vec<Position>> {
         Box::pin(async move {
             let bytes = check_records(&records)?;
@@ -279,7 +287,11 @@ impl EventLog for SqliteStore {
     }
 
     fn fetch<'a>(
-        &'a self, topic: &'a str, partition: u32, from: Position, limit: FetchLimit,
+        &'a self,
+        topic: &'a str,
+        partition: u32,
+        from: Position,
+        limit: FetchLimit,
     ) -> Answer<'a, Fetched> {
         Box::pin(async move {
             let place = self.catalogue.place(topic, partition)?;

@@ -125,13 +125,8 @@ fn create_directory(path: &Path) -> Result<()> {
 fn lock(path: &Path) -> Result<fs::File> {
     let lock = with_suffix(path, ".lock");
     let failed = |error| Error::Open { path: lock.clone(), cause: Arc::new(error) };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&lock)
-        .map_err(failed)?;
+    let mut file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -168,4 +163,21 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_writer_syncs_every_commit_to_a_write_ahead_log() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let opened = open(&File::new(&home.path().join("store.db")), Options::default()).expect("opens");
+        let number = |name| opened.writer.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let mode = opened.writer.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
+        assert_eq!(mode.as_deref(), Ok("wal"));
+        assert_eq!(number("synchronous"), Ok(2), "FULL");
+        assert_eq!(number("wal_autocheckpoint"), Ok(0), "the writer does it after it has answered");
+        assert_eq!(opened.readers.len(), 2);
+    }
 }

@@ -18,7 +18,8 @@ use crate::{Entry, FetchLimit, Fetched, Partition, Position, Revision, Stored, V
 pub(super) type Job = Box<dyn FnOnce(&Connection) + Send>;
 
 pub(super) fn start(
-    connections: Vec<Connection>, queue: &Arc<Queue<Job>>,
+    connections: Vec<Connection>,
+    queue: &Arc<Queue<Job>>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let mut handles = Vec::new();
     for connection in connections {
@@ -72,7 +73,10 @@ pub(super) fn partition(connection: &Connection, place: Place) -> rusqlite::Resu
 
 /// Returns `None` if the topic is gone.
 pub(super) fn fetch(
-    connection: &Connection, place: Place, from: Position, limit: FetchLimit,
+    connection: &Connection,
+    place: Place,
+    from: Position,
+    limit: FetchLimit,
 ) -> rusqlite::Result<Option<Fetched>> {
     let moment = connection.unchecked_transaction()?;
     let Some(Partition { first, end, .. }) = partition(&moment, place)? else { return Ok(None) };
@@ -110,7 +114,9 @@ pub(super) fn fetch(
 
 /// Searches by halves, as times never fall along a partition. Returns `None` if the topic is gone.
 pub(super) fn position_at(
-    connection: &Connection, place: Place, at: Timestamp,
+    connection: &Connection,
+    place: Place,
+    at: Timestamp,
 ) -> rusqlite::Result<Option<Position>> {
     let moment = connection.unchecked_transaction()?;
     let Some(Partition { first, end, .. }) = partition(&moment, place)? else { return Ok(None) };
@@ -118,7 +124,8 @@ pub(super) fn position_at(
     let (mut low, mut high) = (first.0, end.0);
     while low < high {
         let middle = low + (high - low) / 2;
-        let found = statement.query_row([row_id(place.slot, middle)], |row| row.get::<_, i64>(0)).optional()?;
+        let found =
+            statement.query_row([row_id(place.slot, middle)], |row| row.get::<_, i64>(0)).optional()?;
         if found.ok_or_else(|| missing(Position(middle)))? < stored(at.0) {
             low = middle + 1;
         } else {

@@ -50,7 +50,11 @@ pub(super) struct Shared {
 /// Starts the thread. It ends when the queue is closed and empty; then it stops the readers, closes the file,
 /// frees `lock` and last drops `finished`.
 pub(super) fn start(
-    connection: Connection, garbage: Vec<i64>, shared: Shared, readers: Vec<JoinHandle<()>>, lock: fs::File,
+    connection: Connection,
+    garbage: Vec<i64>,
+    shared: Shared,
+    readers: Vec<JoinHandle<()>>,
+    lock: fs::File,
     finished: watch::Sender<()>,
 ) -> io::Result<JoinHandle<()>> {
     let writer = Writer {
@@ -144,7 +148,7 @@ impl Writer {
                 }
             }
             // A large write must not take a trim down with it that would make room.
-            Err(Lost::Before(error)) if fault::is_full(&error) && 1 < batch.len() => {
+            Err(Lost::Before(error) | Lost::Commit(error)) if fault::is_full(&error) && 1 < batch.len() => {
                 self.make_room();
                 for queued in batch {
                     self.write(vec![queued]);
@@ -164,7 +168,8 @@ impl Writer {
 
     /// Runs `work` in a transaction of its own.
     fn transact<T>(
-        &mut self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+        &mut self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> std::result::Result<T, Lost> {
         let connection = self.connection();
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
@@ -239,9 +244,9 @@ impl Writer {
     }
 
     fn sweep(&mut self) {
-        let Some(slot) = self.garbage.front() else { return };
-        match self.transact(|transaction| sweep::step(transaction, slot)) {
-            Ok(is_clean) => self.garbage.swept(is_clean),
+        let slots = self.garbage.front();
+        match self.transact(|transaction| sweep::step(transaction, &slots)) {
+            Ok(swept) => self.garbage.swept(swept),
             Err(lost) => {
                 self.garbage.is_paused = true;
                 self.fail(lost);
@@ -368,17 +373,20 @@ impl Garbage {
         self.is_workable() && (sweep::STEP_RECORDS / 2 <= self.records || SWEEP_BATCHES <= self.batches)
     }
 
-    fn front(&mut self) -> Option<i64> {
+    /// Returns the slots to look at next.
+    fn front(&mut self) -> Vec<i64> {
         (self.batches, self.records) = (0, 0);
-        self.slots.front().copied()
+        self.slots.iter().take(sweep::STEP_SLOTS).copied().collect()
     }
 
-    /// Drops the front slot if it is clean, else moves it to the back.
-    fn swept(&mut self, is_clean: bool) {
-        let Some(slot) = self.slots.pop_front() else { return };
-        if is_clean {
+    /// Drops the slots that are clean now; the one that follows has had its turn and goes to the back.
+    fn swept(&mut self, swept: sweep::Swept) {
+        for slot in self.slots.drain(..swept.clean) {
             self.known.remove(&slot);
-        } else {
+        }
+        if swept.has_more
+            && let Some(slot) = self.slots.pop_front()
+        {
             self.slots.push_back(slot);
         }
     }
