@@ -170,6 +170,7 @@ impl Manager {
             watch: None,
             sender: inbox.sender,
             is_waiting: false,
+            unsaved: Vec::new(),
             present: BTreeSet::new(),
         };
         task.boot();

@@ -55,8 +55,17 @@ pub(super) struct Task {
     pub(super) watch: Option<Watch>,
     pub(super) sender: SyncSender<Message>,
     pub(super) is_waiting: bool,
+    /// What came into use and is not kept yet.
+    pub(super) unsaved: Vec<Unsaved>,
     /// Names that have a file in the folder, as of the last look.
     pub(super) present: BTreeSet<String>,
+}
+
+/// A version that came into use.
+pub(super) struct Unsaved {
+    name: String,
+    wasm: Vec<u8>,
+    config: Value,
 }
 
 impl Task {
@@ -196,6 +205,7 @@ impl Task {
         self.is_waiting = !report.waiting.is_empty();
         self.shown.write().reloads.changed += report.changed.len() as u64;
         self.fill_seat();
+        self.save();
         for (name, entry) in &self.entries {
             if let Some(problem) = &entry.problem {
                 report.refused.push((name.clone(), problem.message.clone()));
@@ -203,6 +213,15 @@ impl Task {
         }
         self.show();
         report
+    }
+
+    /// Keeps what came into use for a restart: after the swap, which need not wait for the disk.
+    fn save(&mut self) {
+        for Unsaved { name, wasm, config } in std::mem::take(&mut self.unsaved) {
+            if let Err(error) = self.keep.save(&name, &wasm, &config) {
+                tracing::error!(policy.name = name, %error, "cannot keep this version for a restart");
+            }
+        }
     }
 
     /// There is no file of that name.
@@ -278,10 +297,9 @@ impl Task {
                 let load_ms = millis(self.clock.now().since(begun));
                 let source = if found.wasm.is_some() { Source::File } else { Source::Embedded };
                 let embedded = || self.embedded(name).map(|policy| policy.wasm.to_vec());
-                if let Some(wasm) = wasm.or_else(embedded)
-                    && let Err(error) = self.keep.save(name, &wasm, loaded.config())
-                {
-                    tracing::error!(policy.name = name, %error, "cannot keep this version for a restart");
+                if let Some(wasm) = wasm.or_else(embedded) {
+                    let config = loaded.config().clone();
+                    self.unsaved.push(Unsaved { name: name.to_owned(), wasm, config });
                 }
                 tracing::info!(policy.name = name, policy.digest = digest, load_ms, "policy version proven");
                 let used = Some(Used { loaded: Arc::new(loaded), source, load_ms });
@@ -403,7 +421,9 @@ impl Task {
         let mut served = None;
         self.host.with_seat(&mut |seat| served = seat.health().map(|health| health.identity));
         let status = |(name, entry): (&String, &Entry)| {
-            let serves = served.as_ref().is_some_and(|identity| identity.name == *name);
+            let plans =
+                self.bindings.claiming == *name || self.bindings.groups.values().any(|policy| policy == name);
+            let serves = plans || served.as_ref().is_some_and(|identity| identity.name == *name);
             let mut status = Status {
                 name: name.clone(),
                 state: State::Refused,
