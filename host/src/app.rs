@@ -1,8 +1,9 @@
 //! One running host: builds the parts from a [`Config`], starts them in order and stops them in order.
 //!
-//! Start: folders, socket, policies (the boot reconcile), background tasks, then requests. A host that listens is
-//! ready. Stop: readiness off and the own row out of the roster, no new connections, running requests finish within
-//! a bound, then tasks and the policy manager.
+//! Start: folders, socket, store, policies (the boot reconcile), groups, background tasks, then requests. A host that
+//! listens is ready. Stop: readiness off and the own row out of the roster, then the groups, so that nobody counts as
+//! lost because a connection is cut; no new connections, running requests finish within a bound, then the policy
+//! manager, and the store last.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,11 +14,12 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::serve::ListenerExt;
 use cpu_time::ProcessTime;
-use fulcrum_coordinator::{Balancer, Meter, Sessions, sessions};
+use fulcrum_coordinator::{Balancer, Events, Groups, Meter, Sessions, groups, sessions};
 use fulcrum_core::scoring::Load;
 use fulcrum_core::time::Clock;
 use fulcrum_policy::seat::ScoringSeat;
-use fulcrum_policy::{Manager, Runtime, manager};
+use fulcrum_policy::{Manager, Planner, Runtime, manager};
+use fulcrum_store::{EventLog, SqliteStore};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -41,6 +43,14 @@ pub struct Services {
     pub clock: Arc<dyn Clock>,
     /// Policies: their state, reload, bindings.
     pub policies: Arc<Manager>,
+    /// Plans of claim policies.
+    pub planner: Arc<Planner>,
+    /// Consumer groups.
+    pub groups: Arc<Groups>,
+    /// Topics and publishing.
+    pub events: Arc<Events>,
+    /// The events themselves.
+    pub log: Arc<dyn EventLog>,
     /// Whether the host is on its way out.
     pub lifecycle: Arc<Lifecycle>,
 }
@@ -64,7 +74,8 @@ impl Lifecycle {
         self.stop.notify_waiters();
     }
 
-    async fn drained(&self) {
+    /// Waits until the host is on its way out.
+    pub async fn drained(&self) {
         let mut stop = std::pin::pin!(self.stop.notified());
         // Registered before the flag is read, so that a drain in between is not missed.
         stop.as_mut().enable();
@@ -82,6 +93,7 @@ pub struct App;
 pub struct Running {
     addr: SocketAddr,
     services: Services,
+    store: Arc<SqliteStore>,
     drain: Duration,
     server: JoinHandle<std::io::Result<()>>,
     tasks: Tasks,
@@ -103,12 +115,15 @@ impl App {
             0 => Authority { port: addr.port(), ..authority },
             _ => authority,
         });
-        let services = services(config, advertise.as_ref()).await?;
+        let (services, store) = services(config, advertise.as_ref()).await?;
 
         let beat = Beat::new(&services);
         beat.send(&services);
         let interval = Duration::from_millis(config.heartbeat.interval_ms);
-        let tasks = Tasks(vec![tokio::spawn(beat.run(services.clone(), interval))]);
+        let tasks = Tasks(vec![
+            tokio::spawn(beat.run(services.clone(), interval)),
+            tokio::spawn(tell_groups(&services)),
+        ]);
         let edge = Edge {
             request_ids: http::error::RequestIds::new(u32::from_ne_bytes(entropy())),
             body_bytes_max: usize::try_from(config.host.body_bytes_max).unwrap_or(usize::MAX),
@@ -128,7 +143,7 @@ impl App {
         let server = tokio::spawn(server.into_future());
         tracing::info!(%addr, policies_dir = %config.policies_dir().display(), "host is ready");
         let drain = Duration::from_millis(config.host.drain_ms);
-        Ok(Running { addr, services, drain, server, tasks })
+        Ok(Running { addr, services, store, drain, server, tasks })
     }
 }
 
@@ -167,6 +182,8 @@ impl Running {
         // The heartbeat ends first, or it could put the own row back.
         self.tasks.stop().await;
         self.services.balancer.retire();
+        // Before connections are cut: a watch that the host ends is no lost member.
+        self.services.groups.stop().await;
         if !self.server.is_finished() && tokio::time::timeout(self.drain, &mut self.server).await.is_err() {
             tracing::warn!("some requests did not finish in time and are cut off");
             self.server.abort();
@@ -175,6 +192,7 @@ impl Running {
         if let Err(error) = tokio::task::spawn_blocking(move || policies.stop()).await {
             tracing::error!(%error, "the policy manager crashed while it stopped");
         }
+        self.store.close().await;
         tracing::info!("host has stopped");
     }
 }
@@ -199,8 +217,19 @@ impl Drop for Tasks {
 }
 
 /// Builds the parts; returns when the boot reconcile is done.
-async fn services(config: &Config, advertise: Option<&Authority>) -> anyhow::Result<Services> {
+async fn services(
+    config: &Config,
+    advertise: Option<&Authority>,
+) -> anyhow::Result<(Services, Arc<SqliteStore>)> {
     let clock: Arc<dyn Clock> = Arc::new(RealClock::start());
+    let file = config.store_file();
+    // Reads and syncs the disk: not for a worker thread.
+    let store =
+        tokio::task::spawn_blocking(move || SqliteStore::open(file, fulcrum_store::Options::default()))
+            .await
+            .context("opening the store crashed")?
+            .context("cannot open the store")?;
+    let store = Arc::new(store);
     let runtime = Runtime::new(config.policy_limits()).context("cannot start the policy runtime")?;
     let (alarm, inbox) = manager::inbox();
     let boot_seed = u64::from_ne_bytes(entropy());
@@ -249,7 +278,50 @@ async fn services(config: &Config, advertise: Option<&Authority>) -> anyhow::Res
     .await
     .context("starting the policies crashed")?
     .context("cannot start the policies")?;
-    Ok(Services { balancer, sessions: Arc::new(sessions), meter, clock, policies, lifecycle: Arc::default() })
+    let planner = Arc::new(Planner::new(policies.clone(), clock.clone()));
+    let parts = groups::Parts {
+        store: store.clone(),
+        log: store.clone(),
+        plans: planner.clone(),
+        clock: clock.clone(),
+        defaults: config.group_defaults(),
+        boot_seed,
+        entropy: Box::new(|| u128::from_ne_bytes(entropy())),
+    };
+    let groups = Groups::open(parts).await.context("cannot bring the groups back")?;
+    let default_partitions =
+        u32::try_from(config.events.default_partitions).expect("checked with the configuration");
+    let events = Events::new(store.clone(), groups.clone(), clock.clone(), default_partitions);
+    let services = Services {
+        balancer,
+        sessions: Arc::new(sessions),
+        meter,
+        clock,
+        policies,
+        planner,
+        groups,
+        events: Arc::new(events),
+        log: store.clone(),
+        lifecycle: Arc::default(),
+    };
+    Ok((services, store))
+}
+
+/// Returns a task that tells the groups when a policy or a binding changed.
+///
+/// The manager calls its listeners from its own task and must not wait for one; several changes in a row are told
+/// once.
+fn tell_groups(services: &Services) -> impl Future<Output = ()> + use<> {
+    let changed = Arc::new(Notify::new());
+    let notify = changed.clone();
+    services.policies.on_change(Arc::new(move || notify.notify_one()));
+    let groups = services.groups.clone();
+    async move {
+        loop {
+            changed.notified().await;
+            groups.policies_changed().await;
+        }
+    }
 }
 
 /// Measures the host itself, for the heartbeat of its own row.

@@ -128,6 +128,22 @@ tree! {
         /// Time a policy file must stay the same before it is read, in milliseconds.
         settle_ms: u64 = 100;
     }
+    /// Events and their topics.
+    events: Events = "events" {
+        /// Partitions of a topic that is made by the first event published to it.
+        default_partitions: u64 = 4;
+    }
+    /// Consumer groups, until `PUT /groups/{group}` says otherwise.
+    group: Group = "group" {
+        /// Time between two claim cycles of a group when nothing happens, in milliseconds.
+        interval_ms: u64 = 10_000;
+        /// Time a member without a `ttlMs` of its own may be silent, in milliseconds.
+        ownership_expiry_ms: u64 = 30_000;
+        /// Time an old owner may take to release a partition, in milliseconds.
+        handover_deadline_ms: u64 = 30_000;
+        /// Time joins and other changes are gathered before a claim cycle runs, in milliseconds.
+        gather_ms: u64 = 100;
+    }
     /// Heartbeats of instances and agents.
     heartbeat: Heartbeat = "heartbeat" {
         /// Time between two heartbeats of an instance, in milliseconds.
@@ -164,6 +180,23 @@ impl Config {
     #[must_use]
     pub fn keep_dir(&self) -> PathBuf {
         self.host.data_dir.join("state").join("policies")
+    }
+
+    /// Returns the file that holds topics, events and groups.
+    #[must_use]
+    pub fn store_file(&self) -> PathBuf {
+        self.host.data_dir.join("store.db")
+    }
+
+    /// Returns what a group is set to until it is told otherwise.
+    #[must_use]
+    pub fn group_defaults(&self) -> fulcrum_coordinator::groups::Spec {
+        let mut spec = fulcrum_coordinator::groups::Spec::default();
+        spec.settings.interval = Duration::from_millis(self.group.interval_ms);
+        spec.settings.ownership_expiry = Duration::from_millis(self.group.ownership_expiry_ms);
+        spec.settings.handover_deadline = Duration::from_millis(self.group.handover_deadline_ms);
+        spec.gather = Duration::from_millis(self.group.gather_ms);
+        spec
     }
 
     /// Returns the limits policies run within.

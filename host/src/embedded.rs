@@ -9,7 +9,7 @@ pub const DEFAULT_SCORING: &str = "p2c";
 pub const DEFAULT_CLAIMING: &str = "sticky";
 
 macro_rules! policies {
-    ($($name:literal),+) => {
+    ($($name:literal),+ $(,)?) => {
         /// Returns the embedded policies, ordered by name.
         #[must_use]
         pub fn policies() -> Vec<Embedded> {
@@ -21,7 +21,19 @@ macro_rules! policies {
     };
 }
 
-policies!("p2c", "weighted");
+policies!(
+    "average",
+    "average-by-circle",
+    "balanced",
+    "by-config",
+    "consistent-hash",
+    "greedy",
+    "machine-room",
+    "machine-room-nearby",
+    "p2c",
+    "sticky",
+    "weighted"
+);
 
 /// Returns the bytes of one embedded policy.
 #[must_use]
@@ -36,6 +48,7 @@ mod tests {
     #[test]
     fn the_default_is_embedded() {
         assert!(find(DEFAULT_SCORING).is_some());
+        assert!(find(DEFAULT_CLAIMING).is_some());
         assert!(find("nothing").is_none());
     }
 }

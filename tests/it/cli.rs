@@ -24,9 +24,9 @@ impl Files {
     }
 }
 
-fn prebuilt(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../policies/prebuilt/{name}.wasm"));
-    path.canonicalize().unwrap().to_str().unwrap().to_owned()
+/// Writes an embedded policy into a file, as it lies in `policies/prebuilt`.
+fn prebuilt(files: &Files, name: &str) -> String {
+    files.put(&format!("{name}.wasm"), fulcrum::embedded::find(name).unwrap())
 }
 
 /// Checks a failure: exit code 1, nothing of a success on stdout, and all `words` in the message.
@@ -65,7 +65,11 @@ fn serve_waits_for_what_runs_but_not_for_ever() {
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let head = b"PUT /instances/a HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
         tokio::io::AsyncWriteExt::write_all(&mut stream, head).await.unwrap();
-        process.beat("b", 0).await;
+        // It is counted as soon as its head is read.
+        let is_in = r#"fulcrum_http_body_bytes_total{direction="in"} 9"#;
+        let read =
+            async || process.get("/metrics").await.text.lines().any(|line| line == is_in).then_some(());
+        eventually("the request has begun", SOON, read).await;
         process.signal("TERM");
         assert_eq!(process.ended().await, Some(0), "{}", process.log());
         assert!(process.log().contains("cut off"), "{}", process.log());
@@ -146,6 +150,7 @@ fn config_is_checked_and_printed() {
 #[test]
 fn policies_are_listed_and_described() {
     run(async {
+        let files = Files::new();
         let listed = fulcrum(&["policy", "list"], "").await.ok();
         let documents: Value =
             serde_json::from_str(&fulcrum(&["policy", "list", "--json"], "").await.ok()).unwrap();
@@ -163,7 +168,8 @@ fn policies_are_listed_and_described() {
             text.starts_with("weighted ") && text.contains("sessionWeight") && text.contains("JSON Schema"),
             "{text}"
         );
-        let described = fulcrum(&["policy", "describe", &prebuilt("weighted"), "--json"], "").await.ok();
+        let described =
+            fulcrum(&["policy", "describe", &prebuilt(&files, "weighted"), "--json"], "").await.ok();
         let described: Value = serde_json::from_str(&described).unwrap();
         assert_eq!((&described["name"], &described["roles"]), (&json!("weighted"), &json!(["scoring"])));
         assert_eq!(described["configSchema"]["properties"]["sessionWeight"]["default"], 1);
@@ -181,7 +187,7 @@ fn check_passes_what_a_host_accepts() {
     run(async {
         let files = Files::new();
         for policy in fulcrum::embedded::policies() {
-            let path = prebuilt(policy.name);
+            let path = prebuilt(&files, policy.name);
             let text = fulcrum(&["policy", "check", &path], "").await.ok();
             assert!(text.ends_with(&format!("{path} is a policy a host accepts\n")), "{text}");
             let steps =
@@ -189,11 +195,11 @@ fn check_passes_what_a_host_accepts() {
             assert!(steps.iter().all(|step| text.lines().any(|line| line.starts_with(step))), "{text}");
             assert!(text.contains(&digest(policy.wasm)), "{text}");
         }
-        let scoring = fulcrum(&["policy", "check", &prebuilt("weighted")], "").await.ok();
+        let scoring = fulcrum(&["policy", "check", &prebuilt(&files, "weighted")], "").await.ok();
         assert!(scoring.contains("over 100 rows") && scoring.contains("explain     offered"), "{scoring}");
         let config = files.put("c.json", br#"{"overload": "smooth"}"#);
         let configured =
-            fulcrum(&["policy", "check", &prebuilt("weighted"), "--config", &config], "").await.ok();
+            fulcrum(&["policy", "check", &prebuilt(&files, "weighted"), "--config", &config], "").await.ok();
         assert!(configured.contains(r#"with {"overload":"smooth"}"#), "{configured}");
     });
 }
@@ -241,7 +247,8 @@ fn check_says_what_is_wrong_and_what_to_do() {
             "{law:?}"
         );
         let config = files.put("c.json", br#"{"sessionWeight": -1, "x": 1}"#);
-        let ended = fulcrum(&["policy", "check", &prebuilt("weighted"), "--config", &config], "").await;
+        let ended =
+            fulcrum(&["policy", "check", &prebuilt(&files, "weighted"), "--config", &config], "").await;
         fails(&ended, &["(config)"]);
         assert!(
             ended.out.contains("/sessionWeight: -1 is less") && ended.out.contains("'x' was unexpected"),

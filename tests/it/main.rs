@@ -6,6 +6,7 @@ mod support;
 
 mod cli;
 mod evil;
+mod groups;
 mod metrics;
 mod parity;
 mod recommend;

@@ -377,6 +377,7 @@ impl Process {
         let mut child = command()
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(folder.path().join("data"))
+            .args(["--set", "heartbeat.ttl_ms=600000"])
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -471,18 +472,35 @@ fn command() -> Command {
     command
 }
 
-/// Finds the binary beside this test's own.
+/// Finds the binary beside this test's own; fails if it is missing or older than what it is made of. The variable
+/// `FULCRUM_TEST_BINARY` names another one, for example a release build.
 fn binary() -> &'static Path {
-    static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+    static BINARY: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
+        if let Some(other) = std::env::var_os("FULCRUM_TEST_BINARY") {
+            return Ok(PathBuf::from(other));
+        }
         let own = std::env::current_exe().expect("a process knows its file");
         let folder = own.parent().and_then(Path::parent).expect("tests lie in deps/ of the profile's folder");
         let binary = folder.join(format!("fulcrum{}", std::env::consts::EXE_SUFFIX));
-        assert!(
-            binary.exists(),
-            "there is no {}: run `cargo build -p fulcrum` with the same profile first",
-            binary.display()
-        );
-        binary
+        let shown = binary.display();
+        let todo = "run `cargo build -p fulcrum` with the same profile first";
+        if !binary.exists() {
+            return Err(format!("there is no {shown}: {todo}"));
+        }
+        match newer_source(&binary) {
+            Some(newer) => Err(format!("{shown} is older than {newer}: {todo}")),
+            None => Ok(binary),
+        }
     });
-    &BINARY
+    BINARY.as_ref().unwrap_or_else(|problem| panic!("{problem}"))
+}
+
+/// Names a source that changed after the binary was built. Cargo lists them in a file beside it.
+fn newer_source(binary: &Path) -> Option<String> {
+    let modified = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let built = modified(binary)?;
+    let list = std::fs::read_to_string(binary.with_extension("d")).ok()?;
+    let (_, sources) = list.split_once(": ")?;
+    // A path with spaces is not worth the parsing: its halves exist nowhere.
+    sources.split_whitespace().find(|source| modified(Path::new(source)) > Some(built)).map(str::to_owned)
 }

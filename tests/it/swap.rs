@@ -19,7 +19,7 @@ const GROWTH_KIB_MAX: i64 = 16 * 1024;
 async fn process() -> Process {
     let mut arguments = vec!["--set", "policy.scoring=swap", "--set", "log.filter=warn"];
     // No answer may depend on how busy this machine is.
-    for set in ["policy.scoring_deadline_ms=2000", "policy.poll_ms=600000", "heartbeat.ttl_ms=600000"] {
+    for set in ["policy.scoring_deadline_ms=2000", "policy.poll_ms=600000"] {
         arguments.extend(["--set", set]);
     }
     let process = Process::serve(&arguments).await;

@@ -16,7 +16,19 @@ use sha2::{Digest as _, Sha256};
 mod toolchain;
 
 /// The default policies, each a package of that name in the `policies/` workspace.
-const POLICIES: [&str; 3] = ["weighted", "p2c", "sticky"];
+const POLICIES: [&str; 11] = [
+    "weighted",
+    "p2c",
+    "sticky",
+    "balanced",
+    "greedy",
+    "average",
+    "average-by-circle",
+    "consistent-hash",
+    "machine-room",
+    "machine-room-nearby",
+    "by-config",
+];
 /// Sources that every policy is built from, beside its own folder.
 const SHARED_SOURCES: [&str; 4] =
     ["wit/policy.wit", "policies/guest", "policies/Cargo.toml", "policies/Cargo.lock"];
@@ -201,12 +213,12 @@ mod tests {
             ("policies/Cargo.toml", "[workspace]"),
             ("policies/Cargo.lock", ""),
             ("policies/guest/src/lib.rs", "guest"),
-            ("policies/weighted/src/lib.rs", "w"),
-            ("policies/p2c/src/lib.rs", "p"),
-            ("policies/prebuilt/weighted.wasm", "wasm w"),
-            ("policies/prebuilt/p2c.wasm", "wasm p"),
         ] {
             write(root.path(), path, content);
+        }
+        for name in POLICIES {
+            write(root.path(), &format!("policies/{name}/src/lib.rs"), name);
+            write(root.path(), &format!("policies/prebuilt/{name}.wasm"), &format!("wasm of {name}"));
         }
         let mut manifest = Manifest::default();
         for name in POLICIES {
@@ -255,12 +267,12 @@ mod tests {
                 }
             }
         };
-        expect("wit/policy.wit", "package q;", &["weighted", "p2c"]);
-        expect("policies/guest/src/lib.rs", "guess", &["weighted", "p2c"]);
-        expect("policies/guest/src/new.rs", "", &["weighted", "p2c"]);
+        expect("wit/policy.wit", "package q;", &POLICIES);
+        expect("policies/guest/src/lib.rs", "guess", &POLICIES);
+        expect("policies/guest/src/new.rs", "", &POLICIES);
         expect("policies/p2c/src/lib.rs", "q", &["p2c"]);
         expect("policies/prebuilt/weighted.wasm", "wasm v", &["weighted"]);
-        expect("policies/prebuilt/manifest.json", "{}", &["weighted", "p2c"]);
+        expect("policies/prebuilt/manifest.json", "{}", &POLICIES);
         expect("policies/p2c/target/debug/junk", "junk", &[]);
     }
 }

@@ -12,9 +12,11 @@ pub(crate) mod server;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Says whether this is `cargo bench`; `cargo test --benches` only wants to see that it runs.
+/// Says whether this is `cargo bench`, and not `cargo test --benches` (which only wants to see that it runs) or a run
+/// under a profiler.
 pub(crate) fn is_bench() -> bool {
-    std::env::args().any(|argument| argument == "--bench")
+    let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
+    has("--bench") && !has("--profile-time")
 }
 
 /// Prints what the figures below were measured on.

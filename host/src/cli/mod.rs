@@ -3,6 +3,7 @@
 mod client;
 mod config;
 mod eval;
+mod group;
 mod policy;
 mod serve;
 mod settings;
@@ -27,6 +28,9 @@ enum Command {
     /// List, inspect, check, pack and try policies
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// Take part in consumer groups
+    #[command(subcommand)]
+    Group(group::Group),
     /// Check or print the configuration a host would run with
     #[command(subcommand)]
     Config(config::Command),
@@ -38,6 +42,7 @@ pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Serve(command) => command.run(),
         Command::Policy(command) => command.run(),
+        Command::Group(command) => command.run(),
         Command::Config(command) => command.run(),
     };
     match result {

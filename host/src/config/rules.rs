@@ -7,7 +7,7 @@ const SPAN_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
 
 /// Returns every rule the configuration breaks, as (key, what is wrong and what to do).
 pub(super) fn broken(config: &Config) -> Vec<(&'static str, String)> {
-    let Config { host, policy, heartbeat, session, log } = config;
+    let Config { host, policy, events, group, heartbeat, session, log } = config;
     let mut found = Vec::new();
     let ranges = [
         ("body_bytes_max", host.body_bytes_max, 1024, 1 << 30),
@@ -19,6 +19,11 @@ pub(super) fn broken(config: &Config) -> Vec<(&'static str, String)> {
         ("policy.artifact_mib_max", policy.artifact_mib_max, 1, 1024),
         ("policy.poll_ms", policy.poll_ms, 10, SPAN_MS_MAX),
         ("policy.settle_ms", policy.settle_ms, 1, 60_000),
+        ("events.default_partitions", events.default_partitions, 1, fulcrum_store::PARTITIONS_MAX.into()),
+        ("group.interval_ms", group.interval_ms, 10, SPAN_MS_MAX),
+        ("group.ownership_expiry_ms", group.ownership_expiry_ms, 100, SPAN_MS_MAX),
+        ("group.handover_deadline_ms", group.handover_deadline_ms, 1, SPAN_MS_MAX),
+        ("group.gather_ms", group.gather_ms, 0, 60_000),
         ("heartbeat.interval_ms", heartbeat.interval_ms, 10, SPAN_MS_MAX),
         ("heartbeat.ttl_ms", heartbeat.ttl_ms, 20, SPAN_MS_MAX),
         ("session.binding_ttl_ms", session.binding_ttl_ms, 1, SPAN_MS_MAX),
@@ -53,8 +58,10 @@ pub(super) fn broken(config: &Config) -> Vec<(&'static str, String)> {
     if host.instance_id.as_deref() == Some("") {
         found.push(("instance_id", "expected a name, found nothing".to_owned()));
     }
-    if policy.scoring.is_empty() {
-        found.push(("policy.scoring", "expected the name of a policy, found nothing".to_owned()));
+    for (key, name) in [("policy.scoring", &policy.scoring), ("policy.claiming", &policy.claiming)] {
+        if name.is_empty() {
+            found.push((key, "expected the name of a policy, found nothing".to_owned()));
+        }
     }
     if !host.listen.ip().is_loopback() && !host.insecure {
         found.push((

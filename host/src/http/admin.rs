@@ -105,7 +105,7 @@ fn bind_error(error: &BindError) -> Error {
 }
 
 /// Runs what would hold up a worker thread.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|error| {
         tracing::error!(%error, "an admin call crashed");
         Error::internal()

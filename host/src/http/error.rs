@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
@@ -15,13 +15,30 @@ pub struct Error {
     status: StatusCode,
     code: &'static str,
     message: String,
+    /// Numbers a program needs to go on, as further fields of the body.
+    facts: Vec<(&'static str, u64)>,
+    retry_after_secs: Option<u32>,
 }
 
 impl Error {
     /// Makes an error. `code` is stable and in `snake_case`; `message` is for people and holds no internal detail.
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self { status, code, message: message.into(), facts: Vec::new(), retry_after_secs: None }
+    }
+
+    /// Adds a number as a field of the body.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: u64) -> Self {
+        self.facts.push((name, value));
+        self
+    }
+
+    /// Says when the same call may succeed, in the header `retry-after`.
+    #[must_use]
+    pub fn retry_after(mut self, secs: u32) -> Self {
+        self.retry_after_secs = Some(secs);
+        self
     }
 
     /// Makes the answer to something that went wrong inside; the detail belongs into the log.
@@ -48,6 +65,9 @@ impl Error {
 
     fn render(&self, request_id: Option<&str>) -> Response {
         let mut body = json!({ "error": self.message, "code": self.code });
+        for (name, value) in &self.facts {
+            body[*name] = (*value).into();
+        }
         if let Some(id) = request_id {
             body["requestId"] = id.into();
         }
@@ -58,6 +78,9 @@ impl Error {
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let mut response = self.render(None);
+        if let Some(secs) = self.retry_after_secs {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(secs));
+        }
         response.extensions_mut().insert(self);
         response
     }

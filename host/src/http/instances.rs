@@ -164,14 +164,15 @@ fn report(id: String, body: &Value, now: Timestamp) -> Result<Report> {
     })
 }
 
-struct Fields<'a>(&'a Map<String, Value>);
+/// Reads fields of a body; `null` is absent.
+pub(super) struct Fields<'a>(pub(super) &'a Map<String, Value>);
 
 impl Fields<'_> {
-    fn get(&self, name: &str) -> Option<&Value> {
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    fn text(&self, name: &str) -> Result<Option<String>> {
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>> {
         let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| invalid(name, "a string"));
         self.get(name).map(text).transpose()
     }
@@ -182,7 +183,7 @@ impl Fields<'_> {
     }
 
     /// A whole number; `5.0` is one, as some languages write it so.
-    fn whole(&self, name: &str) -> Result<Option<u64>> {
+    pub(super) fn whole(&self, name: &str) -> Result<Option<u64>> {
         let whole = |value: &Value| {
             let exact = |number: &f64| number.fract() == 0.0 && (0.0..=EXACT_MAX).contains(number);
             let from_float = || value.as_f64().filter(exact).map(|number| number as u64);

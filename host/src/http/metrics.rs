@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use fulcrum_coordinator::groups::Counts;
 use fulcrum_policy::Outcome;
 use fulcrum_policy::tally::{BUCKET_BOUNDS_NANOS, Line};
 use prometheus_client::collector::Collector;
@@ -30,7 +31,8 @@ pub(crate) fn routes() -> Router<Services> {
 
 async fn scrape(State(services): State<Services>) -> Response {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape(services)));
+    let groups = services.groups.counts().await.into_iter().map(|(_, counts)| counts).collect();
+    registry.register_collector(Box::new(Scrape { services, groups }));
     let mut out = String::new();
     match text::encode(&mut out, &registry) {
         Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], out).into_response(),
@@ -41,7 +43,10 @@ async fn scrape(State(services): State<Services>) -> Response {
     }
 }
 
-struct Scrape(Services);
+struct Scrape {
+    services: Services,
+    groups: Vec<Counts>,
+}
 
 impl fmt::Debug for Scrape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,9 +56,10 @@ impl fmt::Debug for Scrape {
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let services = &self.0;
+        let services = &self.services;
         let now = services.clock.now();
-        decisions(&mut encoder, services.balancer.tally().lines())?;
+        let (scoring, claiming) = (services.balancer.tally(), services.planner.tally());
+        decisions(&mut encoder, &[("scoring", scoring.lines()), ("claiming", claiming.lines())])?;
         policies(&mut encoder, services)?;
 
         let instances = services.balancer.counts();
@@ -69,6 +75,8 @@ impl Collector for Scrape {
             "Heartbeats taken in from instances, the host's own included",
             services.balancer.heartbeats(),
         )?;
+
+        groups(&mut encoder, &self.groups)?;
 
         let reloads = services.policies.reloads();
         let mut family = encoder.encode_descriptor(
@@ -98,30 +106,30 @@ impl Collector for Scrape {
 }
 
 /// Adds up all versions of a name: digests as labels would grow without bound.
-fn decisions(encoder: &mut DescriptorEncoder<'_>, lines: &[Line]) -> fmt::Result {
-    let mut by_name = BTreeMap::<&str, Line>::new();
-    for line in lines {
+fn decisions(encoder: &mut DescriptorEncoder<'_>, roles: &[(&str, &[Line])]) -> fmt::Result {
+    let mut by_name = BTreeMap::<(&str, &str), Line>::new();
+    for (role, line) in roles.iter().flat_map(|(role, lines)| lines.iter().map(move |line| (*role, line))) {
         let name = line.identity.as_ref().map_or("none", |identity| &identity.name);
-        let sum = by_name.entry(name).or_default();
+        let sum = by_name.entry((role, name)).or_default();
         sum.outcomes.iter_mut().zip(line.outcomes).for_each(|(sum, count)| *sum += count);
         sum.buckets.iter_mut().zip(line.buckets).for_each(|(sum, count)| *sum += count);
         sum.nanos = sum.nanos.saturating_add(line.nanos);
     }
     let help = "Decisions by the policy asked and how its attempt went; the host decided where it is not ok";
     let mut family = encoder.encode_descriptor("fulcrum_decisions", help, None, MetricType::Counter)?;
-    for (name, line) in &by_name {
+    for ((role, name), line) in &by_name {
         for (outcome, decisions) in Outcome::ALL.iter().zip(line.outcomes) {
-            let labels = [("role", "scoring"), ("policy", *name), ("outcome", outcome.name())];
+            let labels = [("role", *role), ("policy", *name), ("outcome", outcome.name())];
             count(family.encode_family(&labels)?, decisions)?;
         }
     }
     let help = "Time of one decision, verification and fallback included";
     let mut family =
         encoder.encode_descriptor("fulcrum_decision", help, Some(&Unit::Seconds), MetricType::Histogram)?;
-    for (name, line) in &by_name {
+    for ((role, name), line) in &by_name {
         let bounds = BUCKET_BOUNDS_NANOS.iter().map(|&bound| seconds(bound)).chain([f64::MAX]);
         let buckets: Vec<_> = bounds.zip(line.buckets).collect();
-        family.encode_family(&[("role", "scoring"), ("policy", *name)])?.encode_histogram::<NoLabelSet>(
+        family.encode_family(&[("role", *role), ("policy", *name)])?.encode_histogram::<NoLabelSet>(
             seconds(line.nanos),
             line.count(),
             &buckets,
@@ -129,6 +137,28 @@ fn decisions(encoder: &mut DescriptorEncoder<'_>, lines: &[Line]) -> fmt::Result
         )?;
     }
     Ok(())
+}
+
+/// Adds up all groups: their names as labels would grow without bound.
+fn groups(encoder: &mut DescriptorEncoder<'_>, groups: &[Counts]) -> fmt::Result {
+    let sum = |of: fn(&Counts) -> usize| groups.iter().map(of).sum::<usize>();
+    gauge(encoder, "fulcrum_groups", "Consumer groups", groups.len() as u64)?;
+    let states = [("live", sum(|of| of.members_live)), ("kept", sum(|of| of.members_kept))];
+    gauges(encoder, "fulcrum_group_members", "Members of groups by state", "state", &states)?;
+    let states = [
+        ("owned", sum(|of| of.partitions_owned)),
+        ("moving", sum(|of| of.partitions_moving)),
+        ("free", sum(|of| of.partitions_free)),
+    ];
+    gauges(encoder, "fulcrum_group_partitions", "Partitions of groups by state", "state", &states)?;
+    let problems = [
+        ("subscriptions_differ", sum(|of| usize::from(of.subscriptions_differ))),
+        ("ownership_disagrees", sum(|of| of.members_disagreeing)),
+        ("on_fallback", sum(|of| usize::from(of.is_on_fallback))),
+    ];
+    let help = "Groups whose members subscribe to different topics, members that report partitions they were not \
+                given, groups whose last plan was the fallback's";
+    gauges(encoder, "fulcrum_group_problems", help, "problem", &problems)
 }
 
 fn policies(encoder: &mut DescriptorEncoder<'_>, services: &Services) -> fmt::Result {

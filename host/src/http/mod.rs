@@ -6,12 +6,17 @@
 pub(crate) mod admin;
 pub(crate) mod agents;
 pub mod error;
+pub(crate) mod events;
 pub mod extract;
+pub(crate) mod groups;
 pub(crate) mod health;
 pub(crate) mod instances;
 pub(crate) mod meter;
 pub(crate) mod metrics;
+mod query;
 pub(crate) mod sessions;
+pub(crate) mod store;
+pub(crate) mod topics;
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,6 +61,9 @@ pub(crate) fn router(services: Services, edge: Edge) -> Router {
         .merge(instances::routes())
         .merge(sessions::routes())
         .merge(agents::routes())
+        .merge(topics::routes())
+        .merge(events::routes())
+        .merge(groups::routes())
         .merge(admin::routes())
         .merge(metrics::routes())
         .fallback(no_such_route)

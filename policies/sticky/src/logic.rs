@@ -1,14 +1,14 @@
 //! As even as possible, and among even assignments the one that moves the least.
 //!
 //! With partitions of one weight and members of one capacity the result is the optimum, see
-//! [`even`](fulcrum_guest::claiming::even): with equal subscriptions everybody has the floor or the ceiling of the
+//! [`even`]: with equal subscriptions everybody has the floor or the ceiling of the
 //! mean, and spare partitions stay where they are; with different subscriptions the load vector is the
-//! lexicographic best. Otherwise it is balanced by weight and capacity with a bound, see [`weighted`](crate::weighted).
+//! lexicographic best. Otherwise it is balanced by weight and capacity with a bound, see [`weighted`].
 //!
 //! A movement budget cuts the plan into cycles; the sum of their moves is that of the whole plan, and the next cycle
 //! is asked for soon until nothing is left.
 
-use fulcrum_guest::claiming::even;
+use fulcrum_guest::claiming::even::{self, Order};
 use fulcrum_guest::claiming::pace::Pace;
 use fulcrum_guest::config::Fields;
 use fulcrum_guest::{Changes, Claiming, Cycle, Description, Error};
@@ -56,7 +56,8 @@ impl Claiming for Sticky {
             let tolerance = if by_weight { self.tolerance } else { 0.0 };
             weighted::rebalance(cycle, by_weight, by_capacity, tolerance)?
         } else {
-            even::rebalance(cycle)?
+            let order = if cycle.movement_budget.is_some() { Order::MostLoaded } else { Order::Partition };
+            even::rebalance(cycle, order)?
         };
         Ok(self.pace.carry_out(cycle, plan, None))
     }

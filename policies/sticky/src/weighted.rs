@@ -14,6 +14,9 @@
 //! load(h) <= (1 + tolerance) * (load(t) + weight(p) / capacity(t))
 //! ```
 //!
+//! A movement budget ends the plan at the first move that would exceed it. Every single move makes the loads, in
+//! descending order, lexicographically smaller, so plans under a budget always come to an end.
+//!
 //! So with equal subscriptions and capacities no load is above `(1 + tolerance) * (mean + largest weight)`.
 
 use std::cmp::Reverse;
@@ -46,7 +49,9 @@ pub fn rebalance(
     let weights = if by_weight { weights(cycle) } else { vec![1.0; cycle.partitions()] };
     let mut state = State::new(cycle, &weights, by_capacity, &mut out.orphans);
     state.place();
-    out.cut_short = !state.even_out(tolerance);
+    let is_done = state.even_out(tolerance);
+    // Without any budget there is no point in coming back for more.
+    out.cut_short = !is_done && (cycle.movement_budget != Some(0) || state.work > WORK_MAX);
     out.load = vec![0; cycle.members.len()];
     for (partition, (&owner, &holder)) in cycle.owner.iter().zip(&state.holder).enumerate() {
         if let Some(load) = out.load.get_mut(holder as usize) {
@@ -81,6 +86,11 @@ pub fn weights(cycle: &Cycle<'_>) -> Vec<f64> {
     }
 }
 
+/// Members by sum, the least first; the sum as its bits, with the row.
+type Idlest = BinaryHeap<Reverse<(u64, u32)>>;
+/// A weight, the partition's index in its owner's list, and the row of the member to take it.
+type Candidate = (f64, usize, u32);
+
 struct State<'a> {
     subscribers: Subscribers,
     weights: &'a [f64],
@@ -95,11 +105,17 @@ struct State<'a> {
     movable: Vec<Vec<u32>>,
     /// Partitions without a holder that get one, heaviest first.
     pool: Vec<u32>,
+    /// Per partition: row of the owner, -1 when free.
+    owner: &'a [i32],
+    /// How many more owned partitions may change owner.
+    budget: usize,
+    /// Something that must move does not fit into the budget.
+    over_budget: bool,
     work: u64,
 }
 
 impl<'a> State<'a> {
-    fn new(cycle: &Cycle<'_>, weights: &'a [f64], by_capacity: bool, orphans: &mut Vec<u32>) -> Self {
+    fn new(cycle: &Cycle<'a>, weights: &'a [f64], by_capacity: bool, orphans: &mut Vec<u32>) -> Self {
         let members = cycle.members.len();
         let subscribers = Subscribers::of(cycle);
         let mut state = Self {
@@ -115,6 +131,9 @@ impl<'a> State<'a> {
             forced: vec![false; weights.len()],
             movable: vec![Vec::new(); members],
             pool: Vec::new(),
+            owner: cycle.owner,
+            budget: cycle.movement_budget.map_or(usize::MAX, |budget| budget as usize),
+            over_budget: false,
             subscribers: Subscribers::of(cycle),
             work: 0,
         };
@@ -129,9 +148,16 @@ impl<'a> State<'a> {
                 }
                 false
             } else if edge == NONE {
-                state.forced[partition] = owner >= 0;
-                state.pool.push(partition as u32);
-                false
+                let forced = owner >= 0;
+                let fits = !forced || state.budget > 0;
+                if fits {
+                    state.budget -= usize::from(forced);
+                    state.forced[partition] = forced;
+                    state.pool.push(partition as u32);
+                } else {
+                    state.over_budget = true;
+                }
+                !fits
             } else {
                 state.movable[owner as usize].push(partition as u32);
                 true
@@ -141,6 +167,9 @@ impl<'a> State<'a> {
                 state.sum[owner as usize] += weights[partition];
             }
         });
+        // Orphans come after those and before all others.
+        state.over_budget |= state.budget < orphans.len();
+        state.budget = state.budget.saturating_sub(orphans.len());
         state.pool.sort_by(|&a, &b| weights[b as usize].total_cmp(&weights[a as usize]));
         state
     }
@@ -155,8 +184,7 @@ impl<'a> State<'a> {
     fn place(&mut self) {
         // Per class one heap for each capacity: within it the least loaded is best, whatever the partition weighs.
         // The order of sums of 0 or more is that of their bits. Sums only grow here, so an entry may be too low.
-        let mut heaps: Vec<Vec<(f64, BinaryHeap<Reverse<(u64, u32)>>)>> =
-            vec![Vec::new(); self.subscribers.classes()];
+        let mut heaps: Vec<Vec<(f64, Idlest)>> = vec![Vec::new(); self.subscribers.classes()];
         for partition in std::mem::take(&mut self.pool) {
             let class = self.class[partition as usize] as usize;
             let heaps = &mut heaps[class];
@@ -208,6 +236,14 @@ impl<'a> State<'a> {
                 let Some(most) = most else { break };
                 match self.best_move(most, fair, tolerance, &mut targets) {
                     Some((at, to)) => {
+                        // Only what is with its owner costs anything, and what comes back costs nothing.
+                        let partition = self.movable[most][at] as usize;
+                        let leaves = self.owner[partition] == most as i32;
+                        let returns = self.owner[partition] == to as i32 && !self.forced[partition];
+                        if leaves && self.budget == 0 {
+                            return false;
+                        }
+                        self.budget = self.budget - usize::from(leaves) + usize::from(returns);
                         let partition = self.movable[most].swap_remove(at);
                         self.sum[most] -= self.weights[partition as usize];
                         self.give(partition, to);
@@ -220,7 +256,7 @@ impl<'a> State<'a> {
                 }
             }
             if !moved {
-                return true;
+                return !self.over_budget;
             }
             // Exactly what is held, so that rounding does not add up.
             self.sum.fill(0.0);
@@ -243,7 +279,8 @@ impl<'a> State<'a> {
     ) -> Option<(usize, u32)> {
         targets.iter_mut().for_each(Vec::clear);
         let load = |row: usize| self.sum[row] / self.capacity[row];
-        let (mut fits, mut least): (Option<(f64, usize, u32)>, Option<(f64, usize, u32)>) = (None, None);
+        let mut fits: Option<Candidate> = None;
+        let mut least: Option<Candidate> = None;
         self.work += self.movable[from].len() as u64;
         for (at, &partition) in self.movable[from].iter().enumerate() {
             let class = self.class[partition as usize] as usize;

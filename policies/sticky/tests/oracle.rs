@@ -2,6 +2,8 @@
 //!
 //! `FULCRUM_ORACLE_SEED` sets where the seeds start, `FULCRUM_ORACLE_GROUPS` how many groups are tried.
 
+#![allow(clippy::print_stderr, reason = "a run says which seeds it tried")]
+
 use fulcrum_guest::seeded::Seeded;
 use fulcrum_guest::testing::claiming::{Group, member, plan, settle};
 use sticky::logic::Sticky;
@@ -94,9 +96,9 @@ fn optimum(group: &Group) -> (i64, i64) {
         // Bellman-Ford over members: cost of freeing a place at each, from the new partition on.
         let mut cost = vec![i64::MAX; members];
         let mut via: Vec<Option<(usize, usize)>> = vec![None; members];
-        for row in 0..members {
+        for (row, cost) in cost.iter_mut().enumerate() {
             if group.may_own(row, movable[new]) {
-                cost[row] = stays(movable[new], row);
+                *cost = stays(movable[new], row);
             }
         }
         loop {

@@ -85,6 +85,21 @@ fn capacities_and_weights_shape_the_shares() {
 }
 
 #[test]
+fn under_a_budget_the_most_loaded_is_relieved_first() {
+    let mut group = Group::cold(3, 9);
+    group.owner = vec![0, 0, 0, 0, 1, 1, 1, 1, 1];
+    group.movement_budget = Some(1);
+    let changes = plan::<Sticky>("{}", &group);
+    assert_eq!((group.owner[changes.partition[0] as usize], &*changes.member), (1, &[2][..]));
+    assert_eq!(changes.next_cycle_ms, Some(1000));
+    assert_eq!(settle::<Sticky>("{}", &mut group, 3).moves, 3);
+    group.movement_budget = Some(0);
+    group.owner = vec![0; 9];
+    let changes = plan::<Sticky>("{}", &group);
+    assert_eq!((changes.partition.len(), changes.next_cycle_ms), (0, None), "frozen on purpose");
+}
+
+#[test]
 fn neighbours_are_given_up_from_everywhere() {
     let mut group = Group::of(
         (0..10).map(|row| member(&format!("m{row}"), &[0, 1])).collect(),

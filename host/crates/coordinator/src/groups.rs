@@ -5,14 +5,18 @@
 //! task and no store: a simulator drives the same one.
 
 mod actor;
+mod offsets;
 mod records;
 pub mod state;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use fulcrum_core::NAME_BYTES_MAX;
 use fulcrum_core::claiming::Cycle;
-use fulcrum_core::group::{Heartbeat, Join, Joined, Orders, Place, Refused};
+use fulcrum_core::group::{Heartbeat, Join, Joined, Place, Refused};
 use fulcrum_core::time::Clock;
 use fulcrum_policy::planner::{Planned, Planner, Wish};
 use fulcrum_policy::seat::Identity;
@@ -21,7 +25,15 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use actor::{Actor, Command, Reply};
-pub use state::{CycleReport, MemberView, Moved, PartitionView, Spec, SpecPatch, View};
+pub use offsets::{Reset, Target};
+pub use state::{Counts, CycleReport, MemberView, Moved, PartitionView, Spec, SpecPatch, Told, View};
+
+/// Most topics one member subscribes to.
+const TOPICS_MAX: usize = 1000;
+/// Largest relative capacity of a member, in thousandths.
+const CAPACITY_MILLI_MAX: u64 = 1_000_000_000;
+/// How long a member may want to be silent.
+const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
 
 /// Commands waiting for one group; more callers wait for room.
 const QUEUE_LEN: usize = 1024;
@@ -87,6 +99,8 @@ pub struct Parts {
     pub plans: Arc<dyn Plans>,
     /// The host's clock.
     pub clock: Arc<dyn Clock>,
+    /// What a group is set to until it is told otherwise.
+    pub defaults: Spec,
     /// Chance of this life of the host.
     pub boot_seed: u64,
     /// Draws an unguessable number.
@@ -97,6 +111,7 @@ pub struct Parts {
 pub struct Groups {
     parts: Arc<Parts>,
     actors: Mutex<HashMap<String, mpsc::Sender<Command>>>,
+    is_stopping: AtomicBool,
 }
 
 impl Groups {
@@ -104,10 +119,18 @@ impl Groups {
     ///
     /// Errors with [`Error::Store`]. Must be called inside a tokio runtime.
     pub async fn open(parts: Parts) -> Result<Arc<Self>, Error> {
-        let groups = Arc::new(Self { parts: Arc::new(parts), actors: Mutex::default() });
+        let groups = Arc::new(Self {
+            parts: Arc::new(parts),
+            actors: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+        });
         let entries = groups.parts.store.list(records::PREFIX).await?;
         let mut by_group: BTreeMap<String, Vec<fulcrum_store::Entry>> = BTreeMap::new();
+        let mut topics = BTreeMap::new();
         for entry in entries {
+            if let Some(place) = records::place_of(&entry.key) {
+                topics.insert(place.topic, 0);
+            }
             if let Some(name) = records::group_of(&entry.key) {
                 by_group.entry(name).or_default().push(entry);
             }
@@ -116,7 +139,26 @@ impl Groups {
             let actor = Actor::restore(groups.parts.clone(), &name, &entries)?;
             groups.spawn(&name, actor);
         }
+        // A topic may have changed, and the host crashed before the groups heard of it.
+        let present = groups.parts.log.topics().await?;
+        topics.extend(present.into_iter().map(|topic| (topic.name, topic.partition_count)));
+        for (topic, partition_count) in topics {
+            groups.topic_changed(&topic, partition_count).await;
+        }
         Ok(groups)
+    }
+
+    /// Finishes what every group is doing and ends their tasks and watches; later calls get [`Error::Stopping`].
+    /// Nobody counts as lost by it.
+    pub async fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        let actors: Vec<_> = self.actors.lock().values().cloned().collect();
+        for actor in actors {
+            let (reply, stopped) = oneshot::channel();
+            if actor.send(Command::Stop(reply)).await.is_ok() {
+                drop(stopped.await);
+            }
+        }
     }
 
     /// Returns the names of all groups, ascending.
@@ -129,8 +171,9 @@ impl Groups {
 
     /// Takes a member in, making the group if it is new.
     ///
-    /// Errors with [`Error::Refused`] or [`Error::Store`].
-    pub async fn join(&self, group: &str, join: Join) -> Result<(Joined, Orders), Error> {
+    /// Errors with [`Error::Refused`], [`Error::Invalid`] or [`Error::Store`].
+    pub async fn join(&self, group: &str, join: Join) -> Result<(Joined, Told), Error> {
+        check_join(&join)?;
         self.ask_or_make(group, |reply| Command::Join(join, reply)).await
     }
 
@@ -141,7 +184,7 @@ impl Groups {
         member: &str,
         session: &str,
         beat: Heartbeat,
-    ) -> Result<Orders, Error> {
+    ) -> Result<Told, Error> {
         let (member, session) = (member.to_owned(), session.to_owned());
         self.ask(group, |reply| Command::Heartbeat { member, session, beat, reply }).await
     }
@@ -163,9 +206,9 @@ impl Groups {
     pub async fn watch(&self, group: &str, member: &str, session: &str) -> Result<Watching, Error> {
         let sender = self.sender(group).ok_or_else(|| Error::UnknownGroup(group.to_owned()))?;
         let (member, session) = (member.to_owned(), session.to_owned());
-        let (of, with) = (member.clone(), session.clone());
-        let orders = self.ask(group, |reply| Command::Watch { member, session, reply }).await?;
-        Ok(Watching { orders, closing: Some((sender, of, with)) })
+        let of = member.clone();
+        let (number, told) = self.ask(group, |reply| Command::Watch { member, session, reply }).await?;
+        Ok(Watching { told, closing: Some((sender, of, number)) })
     }
 
     /// Checks that a member may read a partition now.
@@ -182,7 +225,21 @@ impl Groups {
     }
 
     /// Stores the offset of a partition.
+    ///
+    /// Errors with [`Error::Invalid`] beyond its end: what comes later would be skipped.
     pub async fn checkpoint(&self, group: &str, checkpoint: Checkpoint) -> Result<(), Error> {
+        let Place { topic, partition } = &checkpoint.place;
+        match self.parts.log.partition(topic, *partition).await {
+            Ok(bounds) if bounds.end.0 < checkpoint.offset => {
+                return Err(Error::Invalid { field: "offset", must: "at most the end of the partition" });
+            }
+            // The group itself knows best what there is not.
+            Ok(_)
+            | Err(
+                fulcrum_store::Error::UnknownTopic { .. } | fulcrum_store::Error::UnknownPartition { .. },
+            ) => {}
+            Err(error) => return Err(error.into()),
+        }
         self.ask(group, |reply| Command::Checkpoint(checkpoint, reply)).await
     }
 
@@ -201,6 +258,18 @@ impl Groups {
         self.ask(group, Command::Rebalance).await
     }
 
+    /// Counts what there is of all groups, by name.
+    pub async fn counts(&self) -> Vec<(String, Counts)> {
+        let mut counts = Vec::new();
+        for name in self.names() {
+            // A group that was deleted meanwhile is not there.
+            if let Ok(found) = self.ask(&name, Command::Counts).await {
+                counts.push((name, found));
+            }
+        }
+        counts
+    }
+
     /// Shows a group.
     pub async fn view(&self, group: &str) -> Result<View, Error> {
         self.ask(group, Command::View).await
@@ -208,8 +277,13 @@ impl Groups {
 
     /// Forgets a group with all its members and offsets.
     pub async fn delete(&self, group: &str) -> Result<(), Error> {
+        let sender = self.sender(group);
         self.ask(group, Command::Delete).await?;
-        self.actors.lock().remove(group);
+        let mut actors = self.actors.lock();
+        // Somebody may have made it anew already.
+        if actors.get(group).zip(sender).is_some_and(|(present, gone)| present.same_channel(&gone)) {
+            actors.remove(group);
+        }
         Ok(())
     }
 
@@ -231,10 +305,18 @@ impl Groups {
     }
 
     async fn ask<T>(&self, group: &str, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
+        if self.is_stopping.load(Ordering::Acquire) {
+            return Err(Error::Stopping);
+        }
         let sender = self.sender(group).ok_or_else(|| Error::UnknownGroup(group.to_owned()))?;
         let (reply, answer) = oneshot::channel();
-        sender.send(command(reply)).await.map_err(|_| Error::Stopping)?;
-        answer.await.map_err(|_| Error::Stopping)?
+        // Only a task that ended does not answer: the host stops, or the group was deleted meanwhile.
+        let gone = || match self.is_stopping.load(Ordering::Acquire) {
+            true => Error::Stopping,
+            false => Error::UnknownGroup(group.to_owned()),
+        };
+        sender.send(command(reply)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
     }
 
     async fn ask_or_make<T>(
@@ -243,6 +325,9 @@ impl Groups {
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, Error> {
         check_name("group", group)?;
+        if self.is_stopping.load(Ordering::Acquire) {
+            return Err(Error::Stopping);
+        }
         if self.sender(group).is_none() {
             self.spawn(group, Actor::new(self.parts.clone(), group));
         }
@@ -284,32 +369,49 @@ pub struct Checkpoint {
 
 /// A member's orders as they change.
 pub struct Watching {
-    orders: watch::Receiver<Orders>,
-    closing: Option<(mpsc::Sender<Command>, String, String)>,
+    told: watch::Receiver<Told>,
+    closing: Option<(mpsc::Sender<Command>, String, u64)>,
 }
 
 impl Watching {
     /// Returns the present orders the first time, then waits for each change; `None` when the member is gone.
-    pub async fn next(&mut self, is_first: bool) -> Option<Orders> {
+    pub async fn next(&mut self, is_first: bool) -> Option<Told> {
         if !is_first {
-            self.orders.changed().await.ok()?;
+            self.told.changed().await.ok()?;
         }
-        Some(self.orders.borrow_and_update().clone())
+        Some(self.told.borrow_and_update().clone())
     }
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        let Some((sender, member, session)) = self.closing.take() else { return };
+        let Some((sender, member, watch)) = self.closing.take() else { return };
         // A full queue means the group is busy; the member's silence will tell later.
-        drop(sender.try_send(Command::WatchClosed { member, session }));
+        drop(sender.try_send(Command::WatchClosed { member, watch }));
     }
+}
+
+/// Checks what a member says of itself.
+fn check_join(join: &Join) -> Result<(), Error> {
+    let require = |holds: bool, field, must| if holds { Ok(()) } else { Err(Error::Invalid { field, must }) };
+    let is_text = |text: &String| text.len() <= NAME_BYTES_MAX && !text.contains(char::is_control);
+    check_name("memberId", &join.member)?;
+    require((1..=TOPICS_MAX).contains(&join.topics.len()), "topics", "1 to 1000 names")?;
+    for topic in &join.topics {
+        check_name("topics", topic)?;
+    }
+    require(is_text(&join.zone), "zone", "at most 256 bytes without control characters")?;
+    let labels_fit = join.labels.len() <= crate::valid::LABELS_MAX
+        && join.labels.iter().all(|(key, value)| !key.is_empty() && is_text(key) && is_text(value));
+    require(labels_fit, "labels", "at most 64 texts of at most 256 bytes, by keys that are not empty")?;
+    require((1..=CAPACITY_MILLI_MAX).contains(&join.capacity_milli), "capacity", "0.001 to 1000000")?;
+    require(join.ttl.is_none_or(|ttl| TTL.contains(&ttl)), "ttlMs", "100 to 86400000")
 }
 
 /// Checks a name that callers choose.
 pub fn check_name(field: &'static str, name: &str) -> Result<(), Error> {
-    let is_fine = (1..=fulcrum_core::NAME_BYTES_MAX).contains(&name.len())
-        && !name.contains(|c: char| c.is_control() || c == '/');
+    let is_fine =
+        (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(|c: char| c.is_control() || c == '/');
     if is_fine {
         Ok(())
     } else {

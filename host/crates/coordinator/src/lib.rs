@@ -10,6 +10,7 @@ pub mod balancer;
 mod client;
 mod deadlines;
 pub mod error;
+pub mod events;
 pub mod groups;
 pub mod membership;
 pub mod meter;
@@ -19,6 +20,7 @@ mod valid;
 
 pub use balancer::{Ack, Ask, Balancer, Candidate, Pick, Recommended, Settings};
 pub use error::Error;
+pub use events::Events;
 pub use groups::Groups;
 pub use membership::{Counts, InstanceView, Report};
 pub use meter::{Meter, Traffic};

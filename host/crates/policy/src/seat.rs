@@ -229,6 +229,7 @@ impl ScoringSeat {
 
     /// Explains every row that may be chosen, cheapest first, as [`Self::decide`] would judge it.
     pub fn explain(&mut self, view: View<'_>, request: &Request<'_>, clock: &dyn Clock) -> Explanation {
+        let begun = clock.nanos();
         if let Some(live) = self.live.as_mut().filter(|live| live.explains) {
             let attempt = live.attempt(view, request, |instance, committed| {
                 let Some(rows) = instance.explain(request, committed)? else { return Ok(None) };
@@ -245,7 +246,11 @@ impl ScoringSeat {
                     live.explains = false;
                     live.loads_revision = 0;
                 }
-                Some(Err(failure)) => live.record(failure.outcome(), clock.now(), &self.alarm),
+                Some(Err(failure)) => {
+                    live.record(failure.outcome(), clock.now(), &self.alarm);
+                    let nanos = clock.nanos().saturating_sub(begun);
+                    self.tally.record(Some(live.factory.identity()), failure.outcome(), nanos);
+                }
                 None => {}
             }
         }

@@ -177,7 +177,8 @@ pub fn towards(cycle: &Cycle<'_>, target: &[u32], reason: &'static str) -> Chang
             changes.claim(partition as u32, wanted, index);
         }
     }
-    changes.next_cycle_ms = left.then_some(FAST_INTERVAL_MS);
+    // Without any budget there is no point in coming back for more.
+    changes.next_cycle_ms = (left && cycle.movement_budget != Some(0)).then_some(FAST_INTERVAL_MS);
     changes
 }
 

@@ -6,7 +6,7 @@
 //!
 //! With equal subscriptions there is a closed form, in O(partitions + members): everybody gets the floor or the
 //! ceiling of the mean, and the spare partitions stay with members that have one (unlike apache/kafka#19677). With
-//! different subscriptions it is a flow problem, solved by [`flow`](super::flow).
+//! different subscriptions it is a flow problem, solved by the module `flow`.
 
 use super::flow::Net;
 use super::subscribers::{NONE, Subscribers};
@@ -56,29 +56,38 @@ pub struct Rebalance {
     pub load: Vec<u32>,
     /// Partitions per member if everybody may own everything: numerator and denominator of the fair share.
     pub share: Option<(u32, u32)>,
-    /// More work than one plan may do was left; the result is legal, but perhaps not the best.
+    /// The loads may not be the best, as that would have been more work than one plan may do; the next plan goes on.
     pub cut_short: bool,
+}
+
+/// In which order a plan lists what members give up; it matters where only the first moves are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// In the order of partitions.
+    Partition,
+    /// Those with the most partitions first.
+    MostLoaded,
 }
 
 /// Finds the best assignment.
 ///
 /// Errors like [`Cycle::check`].
-pub fn rebalance(cycle: &Cycle<'_>) -> Result<Rebalance, Error> {
+pub fn rebalance(cycle: &Cycle<'_>, order: Order) -> Result<Rebalance, Error> {
     cycle.check()?;
     let subscribers = Subscribers::of(cycle);
     Ok(if cycle.members.is_empty() {
         Rebalance::default()
     } else if !subscribers.is_single(cycle.members.len()) {
-        several(cycle, &subscribers)
+        several(cycle, &subscribers, order)
     } else if cycle.any_moving() {
-        single::<true>(cycle)
+        single::<true>(cycle, order)
     } else {
-        single::<false>(cycle)
+        single::<false>(cycle, order)
     })
 }
 
 /// Everybody may own everything: the closed form. `MOVING` says whether a hand-over is under way.
-fn single<const MOVING: bool>(cycle: &Cycle<'_>) -> Rebalance {
+fn single<const MOVING: bool>(cycle: &Cycle<'_>, order: Order) -> Rebalance {
     let members = cycle.members.len();
     let is_moving = |partition: usize| MOVING && cycle.moving[partition] != 0;
     // Entry 0 counts the free partitions, entry r + 1 those of row r.
@@ -125,6 +134,9 @@ fn single<const MOVING: bool>(cycle: &Cycle<'_>) -> Rebalance {
                 surplus.push(partition as u32);
             }
         }
+    }
+    if order == Order::MostLoaded {
+        relieve_first(cycle, held.to_vec(), &mut surplus);
     }
     let mut receivers: Vec<(u32, u32)> = (0..members)
         .filter(|&row| load[row] > held[row])
@@ -226,6 +238,22 @@ impl Thin {
     }
 }
 
+/// Orders partitions that are given up: each time one of the owner that has the most left.
+fn relieve_first(cycle: &Cycle<'_>, mut held: Vec<u32>, surplus: &mut [u32]) {
+    let mut order: Vec<(std::cmp::Reverse<u32>, u32)> = surplus
+        .iter()
+        .map(|&partition| {
+            let left = &mut held[cycle.owner[partition as usize] as usize];
+            *left -= 1;
+            (std::cmp::Reverse(*left), partition)
+        })
+        .collect();
+    order.sort_unstable();
+    for (place, (_, partition)) in surplus.iter_mut().zip(order) {
+        *place = partition;
+    }
+}
+
 /// Deals `count` partitions one at a time to members that lack as many in total; returns the rows in order.
 fn deal(receivers: &mut Vec<(u32, u32)>, count: usize) -> Vec<u32> {
     let mut to = Vec::with_capacity(count);
@@ -246,7 +274,7 @@ fn deal(receivers: &mut Vec<(u32, u32)>, count: usize) -> Vec<u32> {
 }
 
 /// Different subscriptions.
-fn several(cycle: &Cycle<'_>, subscribers: &Subscribers) -> Rebalance {
+fn several(cycle: &Cycle<'_>, subscribers: &Subscribers, order: Order) -> Rebalance {
     let classes = subscribers.classes();
     let mut have = vec![0_u32; subscribers.edges()];
     let mut pool = vec![0_u32; classes];
@@ -263,6 +291,10 @@ fn several(cycle: &Cycle<'_>, subscribers: &Subscribers) -> Rebalance {
             pool[class as usize] += 1;
         }
     });
+    let mut held = fixed.clone();
+    for (&member, have) in subscribers.members().iter().zip(&have) {
+        held[member as usize] += have;
+    }
     let mut net = Net::new(subscribers, &have, &fixed, &pool);
     net.solve();
     let want = net.flow();
@@ -289,7 +321,10 @@ fn several(cycle: &Cycle<'_>, subscribers: &Subscribers) -> Rebalance {
             lists[class as usize][2].push(partition as u32);
         }
     });
-    for (class, lists) in lists.into_iter().enumerate() {
+    for (class, mut lists) in lists.into_iter().enumerate() {
+        if order == Order::MostLoaded {
+            relieve_first(cycle, held.clone(), &mut lists[2]);
+        }
         let lacks = |edge: usize| want[edge].saturating_sub(have[edge]);
         let mut receivers: Vec<(u32, u32)> = subscribers
             .edges_of(class)

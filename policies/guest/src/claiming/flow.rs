@@ -5,16 +5,17 @@
 //! partitions that leave a member which may keep them. One flow is an integer per edge: how many partitions of the
 //! class the member gets. Cost of the flow x on an edge that has h now: `max(0, h - x)`.
 //!
-//! Invariant: there is never a cycle of negative cost in the residual graph. It holds at the start, where every
-//! member keeps what it has, as no step there has a negative cost; and each change is made along a path of least
-//! cost. At the end no path evens anything out ([`Net::even_out`]), and none trades places between a member and
-//! another that has one partition less at a gain ([`Net::settle`]); no other cycle can be negative, so the flow is
-//! optimal.
+//! Invariant: there is never a cycle of negative cost in the residual graph. It holds where every member keeps what it
+//! has and free ones are on top, as no step has a negative cost then. It holds after members above the mean, that got
+//! no free ones, gave some to others below it ([`Net::spread`]): a step of cost -1 then leads to one that gave, and
+//! every step away from it costs 1. And from there on each change is made along a path of least cost. At the end no
+//! path evens anything out ([`Net::even_out`]), and none trades places between a member and another that has one
+//! partition less at a gain ([`Net::settle`]); no other cycle can be negative, so the flow is optimal.
 
 use super::subscribers::Subscribers;
 
-/// Most steps over an edge that one plan may take, about a quarter of a second.
-const WORK_MAX: u64 = 60_000_000;
+/// Most steps over an edge that one plan may take: well below half a second.
+const WORK_MAX: u64 = 25_000_000;
 const FAR: i32 = i32::MAX;
 
 /// A flow. Nodes are the members, by row, and after them the classes.
@@ -41,6 +42,7 @@ pub(super) struct Net<'a> {
     tried: Vec<u32>,
     seen: Vec<bool>,
     work: u64,
+    uneven: bool,
 }
 
 impl<'a> Net<'a> {
@@ -83,16 +85,52 @@ impl<'a> Net<'a> {
             tried: vec![0; nodes],
             seen: vec![false; nodes],
             work: 0,
+            uneven: false,
         };
         for (class, &count) in pool.iter().enumerate() {
             net.pour(class, count);
         }
+        net.spread();
         net
+    }
+
+    /// Moves partitions straight from members above the mean to others of the class below it.
+    fn spread(&mut self) {
+        let mut has_free = vec![false; self.load.len()];
+        for (edge, &member) in self.subscribers.members().iter().enumerate() {
+            has_free[member as usize] |= self.flow[edge] > self.have[edge];
+        }
+        let has_free = |edge: usize| has_free[self.subscribers.members()[edge] as usize];
+        let (total, members) = (self.load.iter().sum::<u32>(), self.load.len() as u32);
+        // Nobody gives and takes: members stay on their side of the mean.
+        let (floor, ceiling) = (total / members, total.div_ceil(members));
+        for class in 0..self.subscribers.classes() {
+            let edges = || self.subscribers.edges_of(class);
+            let mut givers: Vec<usize> = edges()
+                .filter(|&edge| self.flow[edge] > 0 && self.load_of(edge) > ceiling && !has_free(edge))
+                .collect();
+            let takers: Vec<usize> = edges().filter(|&edge| self.load_of(edge) < floor).collect();
+            for taker in takers {
+                while self.load_of(taker) < floor {
+                    let Some(&giver) = givers.last() else { break };
+                    let can = self.flow[giver].min(self.load_of(giver) - ceiling);
+                    if can == 0 {
+                        givers.pop();
+                        continue;
+                    }
+                    let count = can.min(floor - self.load_of(taker));
+                    self.add(taker, count);
+                    self.flow[giver] -= count;
+                    self.load[self.subscribers.members()[giver] as usize] -= count;
+                }
+            }
+        }
     }
 
     /// Makes the flow optimal.
     pub(super) fn solve(&mut self) {
         self.even_out();
+        self.uneven = self.is_tired();
         self.settle();
     }
 
@@ -106,8 +144,13 @@ impl<'a> Net<'a> {
         &self.load
     }
 
-    /// Says whether the work was ended before its end.
+    /// Says whether the loads may not be the best, as that would have been too much work. What was done is a step
+    /// towards it.
     pub(super) fn cut_short(&self) -> bool {
+        self.uneven
+    }
+
+    fn is_tired(&self) -> bool {
         self.work > WORK_MAX
     }
 
@@ -161,7 +204,7 @@ impl<'a> Net<'a> {
         while let Some(set) = sets.pop() {
             let loads = || set.iter().map(|&row| self.load[row as usize]);
             let (Some(least), Some(most)) = (loads().min(), loads().max()) else { continue };
-            if most - least <= 1 || self.cut_short() {
+            if most - least <= 1 || self.is_tired() {
                 continue;
             }
             part += 1;
@@ -175,7 +218,7 @@ impl<'a> Net<'a> {
                 self.label(&above, part);
                 let can_reach =
                     |row: &u32| self.load[*row as usize] < level && self.cost[*row as usize] != FAR;
-                if !set.iter().any(can_reach) || self.cut_short() {
+                if !set.iter().any(can_reach) || self.is_tired() {
                     break;
                 }
                 for &row in &above {
@@ -209,7 +252,7 @@ impl<'a> Net<'a> {
                         (0..self.load.len() as u32).filter(|&row| self.load[row as usize] == level).collect();
                     self.label(&above, 0);
                     let gains = |row: usize| self.load[row] + 1 == level && self.cost[row] < 0;
-                    if !(0..self.load.len()).any(gains) || self.cut_short() {
+                    if !(0..self.load.len()).any(gains) || self.is_tired() {
                         break;
                     }
                     for &row in &above {
@@ -220,7 +263,7 @@ impl<'a> Net<'a> {
                     }
                 }
             }
-            if !gained || self.cut_short() {
+            if !gained || self.is_tired() {
                 return;
             }
         }
@@ -270,6 +313,11 @@ impl<'a> Net<'a> {
             self.queued[node] = false;
             let edges = self.edges_from(node);
             self.work += edges.len() as u64 + 1;
+            if self.is_tired() {
+                // The costs are not final, but nobody goes on from here.
+                self.queue.clear();
+                return;
+            }
             for at in edges {
                 let Some((next, cost, _)) = self.step(node, at, part) else { continue };
                 let cost = self.cost[node] + cost;
@@ -328,19 +376,16 @@ impl<'a> Net<'a> {
         let mut count = (self.load[source] - level).min(level.saturating_sub(self.load[target])).max(1);
         for (at, &edge) in path.iter().enumerate() {
             let (flow, have) = (self.flow[edge], self.have[edge]);
-            count = count.min(match at % 2 {
-                0 if flow > have => flow - have,
-                0 => flow,
-                _ if flow < have => have - flow,
-                _ => u32::MAX,
+            count = count.min(match is_take(at) {
+                true if flow > have => flow - have,
+                true => flow,
+                false if flow < have => have - flow,
+                false => u32::MAX,
             });
         }
         for (at, &edge) in path.iter().enumerate() {
-            if at % 2 == 0 {
-                self.flow[edge] -= count
-            } else {
-                self.flow[edge] += count
-            }
+            let flow = self.flow[edge];
+            self.flow[edge] = if is_take(at) { flow - count } else { flow + count };
             let origin = self.origin(edge, at);
             self.seen[origin] = false;
         }
@@ -352,10 +397,15 @@ impl<'a> Net<'a> {
 
     /// Returns the node from which a path's edge at `at` starts.
     fn origin(&self, edge: usize, at: usize) -> usize {
-        if at % 2 == 0 {
+        if is_take(at) {
             self.subscribers.members()[edge] as usize
         } else {
             self.load.len() + self.class[edge] as usize
         }
     }
+}
+
+/// Says whether a path's edge at `at` takes from a member; the others give to one.
+fn is_take(at: usize) -> bool {
+    at.is_multiple_of(2)
 }

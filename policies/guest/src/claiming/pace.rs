@@ -79,11 +79,14 @@ impl Pace {
         let mut credits = credits;
         let mut left = plan.cut_short;
         left |= claim(&mut changes, FREE, plan.free, None, credits.as_deref_mut());
-        left |= claim(&mut changes, FORCED, plan.forced, Some(&mut budget), credits.as_deref_mut());
-        left |= budget < plan.orphans.len();
-        changes.releases.extend(plan.orphans.into_iter().take(budget));
-        budget -= changes.releases.len().min(budget);
-        left |= claim(&mut changes, SURPLUS, plan.moves, Some(&mut budget), credits.as_deref_mut());
+        // Without any budget there is no point in coming back for more.
+        if budget > 0 {
+            left |= claim(&mut changes, FORCED, plan.forced, Some(&mut budget), credits.as_deref_mut());
+            left |= budget < plan.orphans.len();
+            changes.releases.extend(plan.orphans.into_iter().take(budget));
+            budget -= changes.releases.len().min(budget);
+            left |= claim(&mut changes, SURPLUS, plan.moves, Some(&mut budget), credits.as_deref_mut());
+        }
         changes.next_cycle_ms = if left { Some(self.fast_interval_ms) } else { self.slow_interval_ms };
         changes
     }

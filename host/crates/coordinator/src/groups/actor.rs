@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulcrum_core::group::{Group, Heartbeat, Join, Joined, Orders, Place, Snapshot, Start, Step};
+use fulcrum_core::group::{Group, Heartbeat, Join, Joined, Place, Snapshot, Start, Step};
 use fulcrum_core::time::Timestamp;
 use fulcrum_policy::planner::Planned;
 use fulcrum_policy::seat::Identity;
@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::records::{self, ClaimRecord, GroupRecord};
-use super::state::{Spec, SpecPatch, State, View};
+use super::state::{Counts, Spec, SpecPatch, State, Told, View};
 use super::{Checkpoint, Error, Parts};
 
 /// Commands taken in before their changes are stored together.
@@ -26,20 +26,22 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 pub(super) enum Command {
-    Join(Join, Reply<(Joined, Orders)>),
-    Heartbeat { member: String, session: String, beat: Heartbeat, reply: Reply<Orders> },
+    Join(Join, Reply<(Joined, Told)>),
+    Heartbeat { member: String, session: String, beat: Heartbeat, reply: Reply<Told> },
     Leave { member: String, session: String, returning: bool, reply: Reply<()> },
-    Watch { member: String, session: String, reply: Reply<watch::Receiver<Orders>> },
-    WatchClosed { member: String, session: String },
+    Watch { member: String, session: String, reply: Reply<(u64, watch::Receiver<Told>)> },
+    WatchClosed { member: String, watch: u64 },
     CheckOwner { member: String, session: String, place: Place, epoch: u64, reply: Reply<Option<u64>> },
     Checkpoint(Checkpoint, Reply<()>),
     Configure(Box<SpecPatch>, Reply<Spec>),
     Reset(Vec<(Place, Option<u64>)>, Reply<()>),
     Rebalance(Reply<()>),
     View(Reply<View>),
+    Counts(Reply<Counts>),
     Topic(String, u32),
     PolicyChanged,
     Delete(Reply<()>),
+    Stop(Reply<()>),
 }
 
 /// An answer that is given once everything it tells is stored.
@@ -58,7 +60,8 @@ pub(super) struct Actor {
     watches: HashMap<String, Watch>,
     planning: Option<JoinHandle<(Snapshot, Planned, u64)>>,
     checking: Option<JoinHandle<Option<Arc<Identity>>>>,
-    is_deleted: bool,
+    watches_made: u64,
+    is_over: bool,
 }
 
 #[derive(Default)]
@@ -69,13 +72,14 @@ struct Dirty {
 
 struct Watch {
     session: String,
-    orders: watch::Sender<Orders>,
-    open: usize,
+    told: watch::Sender<Told>,
+    /// Connections by number: a late word of one that was cut does not close another.
+    open: BTreeSet<u64>,
 }
 
 impl Actor {
     pub(super) fn new(parts: Arc<Parts>, name: &str) -> Self {
-        let state = State::new(name, Spec::default(), parts.boot_seed);
+        let state = State::new(name, parts.defaults.clone(), parts.boot_seed);
         Self::with(parts, state)
     }
 
@@ -125,7 +129,8 @@ impl Actor {
             watches: HashMap::new(),
             planning: None,
             checking: None,
-            is_deleted: false,
+            watches_made: 0,
+            is_over: false,
         }
     }
 
@@ -158,7 +163,7 @@ impl Actor {
     /// Runs until the host stops or the group is deleted.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut batch = Vec::new();
-        while !self.is_deleted {
+        while !self.is_over {
             let pause = self.pause();
             tokio::select! {
                 count = commands.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
@@ -226,12 +231,12 @@ impl Actor {
                     self.take(step, now);
                     joined
                 });
-                deferred(reply, joined, move |joined, state| (joined, state.group.orders(&id)))
+                deferred(reply, joined, move |joined, state| (joined, state.told(&id)))
             }
             Command::Heartbeat { member, session, beat, reply } => {
                 let step = self.state.group.heartbeat(&member, &session, &beat, now);
                 let taken = self.taken(step, now);
-                deferred(reply, taken, move |(), state| state.group.orders(&member))
+                deferred(reply, taken, move |(), state| state.told(&member))
             }
             Command::Leave { member, session, returning, reply } => {
                 let step = self.state.group.leave(&member, &session, returning, now);
@@ -240,10 +245,10 @@ impl Actor {
             }
             Command::Watch { member, session, reply } => {
                 let watching = self.watch(&member, &session);
-                deferred(reply, watching, |orders, _| orders)
+                deferred(reply, watching, |watching, _| watching)
             }
-            Command::WatchClosed { member, session } => {
-                self.watch_closed(&member, &session, now);
+            Command::WatchClosed { member, watch } => {
+                self.watch_closed(&member, watch, now);
                 None
             }
             Command::CheckOwner { member, session, place, epoch, reply } => {
@@ -273,6 +278,7 @@ impl Actor {
                 deferred(reply, Ok(()), |(), _| ())
             }
             Command::View(reply) => deferred(reply, Ok(()), move |(), state| state.view(now)),
+            Command::Counts(reply) => deferred(reply, Ok(()), |(), state| state.counts()),
             Command::Topic(topic, count) => {
                 let is_known = self.state.group.partitions.keys().any(|place| place.topic == topic);
                 let is_wanted =
@@ -290,6 +296,10 @@ impl Actor {
             Command::Delete(reply) => {
                 let deleted = self.delete().await;
                 deferred(reply, deleted, |(), _| ())
+            }
+            Command::Stop(reply) => {
+                self.is_over = true;
+                deferred(reply, Ok(()), |(), _| ())
             }
         }
     }
@@ -335,36 +345,35 @@ impl Actor {
         Ok(())
     }
 
-    fn watch(&mut self, member: &str, session: &str) -> Result<watch::Receiver<Orders>, Error> {
-        let orders = self.state.group.orders(member);
+    fn watch(&mut self, member: &str, session: &str) -> Result<(u64, watch::Receiver<Told>), Error> {
         let known = self.state.group.members.get(member);
         let known = known.ok_or_else(|| fulcrum_core::group::Refused::UnknownMember(member.to_owned()))?;
         if known.session != session || known.kept_until.is_some() {
             return Err(fulcrum_core::group::Refused::Fenced.into());
         }
-        let watch = self.watches.entry(member.to_owned()).or_insert_with(|| Watch {
+        let made = || Watch {
             session: session.to_owned(),
-            orders: watch::Sender::new(orders.clone()),
-            open: 0,
-        });
+            told: watch::Sender::new(self.state.told(member)),
+            open: BTreeSet::new(),
+        };
+        let watch = self.watches.entry(member.to_owned()).or_insert_with(made);
         if watch.session != session {
-            *watch = Watch { session: session.to_owned(), orders: watch::Sender::new(orders), open: 0 };
+            *watch = made();
         }
-        watch.open += 1;
-        Ok(watch.orders.subscribe())
+        self.watches_made += 1;
+        watch.open.insert(self.watches_made);
+        Ok((self.watches_made, watch.told.subscribe()))
     }
 
     /// The last watch connection of a member closed: it counts as lost.
-    fn watch_closed(&mut self, member: &str, session: &str, now: Timestamp) {
-        let Some(watch) = self.watches.get_mut(member).filter(|watch| watch.session == session) else {
-            return;
-        };
-        watch.open = watch.open.saturating_sub(1);
-        if watch.open > 0 {
+    fn watch_closed(&mut self, member: &str, closed: u64, now: Timestamp) {
+        let Some(watch) = self.watches.get_mut(member) else { return };
+        if !watch.open.remove(&closed) || !watch.open.is_empty() {
             return;
         }
+        let session = std::mem::take(&mut watch.session);
         self.watches.remove(member);
-        if let Ok(step) = self.state.group.disconnect(member, session, now) {
+        if let Ok(step) = self.state.group.disconnect(member, &session, now) {
             self.take(step, now);
         }
     }
@@ -376,7 +385,7 @@ impl Actor {
             let present = self.state.group.members.get(&member);
             if present.is_some_and(|present| present.session == watch.session && present.kept_until.is_none())
             {
-                watch.orders.send_replace(self.state.group.orders(&member));
+                watch.told.send_replace(self.state.told(&member));
             }
         }
         let members = &self.state.group.members;
@@ -460,13 +469,13 @@ impl Actor {
             self.parts.store.compare_and_swap(&key, Expected::At(revision), Update::Delete).await?;
         }
         self.dirty = Dirty::default();
-        self.is_deleted = true;
+        self.is_over = true;
         Ok(())
     }
 
     /// Starts a plan if a cycle is due and none is being made.
     fn plan(&mut self, now: Timestamp) {
-        if self.planning.is_some() || self.is_deleted {
+        if self.planning.is_some() || self.is_over {
             return;
         }
         let Some(snapshot) = self.state.begin_cycle(now) else { return };

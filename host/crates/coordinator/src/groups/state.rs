@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulcrum_core::claiming::Reason;
-use fulcrum_core::group::{Group, Moving, Place, Settings, Snapshot, Step};
+use fulcrum_core::group::{Group, Moving, Orders, Place, Settings, Snapshot, Step};
 use fulcrum_core::time::Timestamp;
 use fulcrum_core::{group, seed};
 use fulcrum_policy::fallback;
@@ -81,6 +81,32 @@ impl SpecPatch {
         set(&mut settings.start, self.start);
         spec
     }
+}
+
+/// What a member is told, with how long it may be silent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// What to read and what to give up.
+    pub orders: Orders,
+    /// Its time to live: without a heartbeat for longer it is lost.
+    pub ttl: Duration,
+}
+
+/// How much there is of a group, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Counts {
+    pub members_live: usize,
+    pub members_kept: usize,
+    /// Live members that report partitions they were not given.
+    pub members_disagreeing: usize,
+    pub partitions_owned: usize,
+    pub partitions_moving: usize,
+    pub partitions_free: usize,
+    /// Whether live members subscribe to different topics.
+    pub subscriptions_differ: bool,
+    /// Whether the fallback planned the last cycle.
+    pub is_on_fallback: bool,
 }
 
 /// What one cycle did.
@@ -293,6 +319,38 @@ impl State {
             Moved { from: owner(&place), place, to: None, reason: "released by the policy".to_owned() }
         });
         claims.chain(releases).collect()
+    }
+
+    /// Returns what a member is told now.
+    #[must_use]
+    pub fn told(&self, member: &str) -> Told {
+        let ttl = self.group.members.get(member).map(|found| self.group.ttl(found));
+        Told { orders: self.group.orders(member), ttl: ttl.unwrap_or(self.group.settings.ownership_expiry) }
+    }
+
+    /// Counts what is there.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        let mut topics = None;
+        for member in self.group.members.values() {
+            if member.kept_until.is_some() {
+                counts.members_kept += 1;
+                continue;
+            }
+            counts.members_live += 1;
+            counts.members_disagreeing += usize::from(!member.disagrees_on.is_empty());
+            counts.subscriptions_differ |= *topics.get_or_insert(&member.topics) != &member.topics;
+        }
+        for partition in self.group.partitions.values() {
+            match (&partition.owner, &partition.moving) {
+                (None, _) => counts.partitions_free += 1,
+                (Some(_), None) => counts.partitions_owned += 1,
+                (Some(_), Some(_)) => counts.partitions_moving += 1,
+            }
+        }
+        counts.is_on_fallback = self.last_cycle.as_ref().is_some_and(|cycle| cycle.by.is_none());
+        counts
     }
 
     /// Shows the group.

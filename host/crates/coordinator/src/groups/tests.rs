@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use fulcrum_core::group::{Assignment, Handover};
+use fulcrum_core::group::{Assignment, Handover, Orders};
 use fulcrum_core::time::Timestamp;
 use fulcrum_policy::fallback;
 use fulcrum_store::{Options, SqliteStore};
@@ -45,6 +45,7 @@ async fn open(folder: &std::path::Path) -> Host {
         log: store.clone(),
         plans: Arc::new(Native),
         clock: Arc::new(RealClock(Instant::now())),
+        defaults: Spec::default(),
         boot_seed: 1,
         entropy: Box::new(move || numbers.fetch_add(1, std::sync::atomic::Ordering::Relaxed).into()),
     };
@@ -62,7 +63,7 @@ async fn until(host: &Host, member: &str, session: &str, is_it: impl Fn(&Orders)
     for seq in 1.. {
         let owned = orders.assignments.iter().map(|at: &Assignment| (at.place.clone(), at.epoch)).collect();
         let beat = Heartbeat { seq, acked_revision: orders.revision, owned, released: Vec::new() };
-        orders = host.groups.heartbeat("g", member, session, beat).await.expect("live");
+        orders = host.groups.heartbeat("g", member, session, beat).await.expect("live").orders;
         if is_it(&orders) {
             break;
         }
@@ -122,9 +123,9 @@ async fn a_watch_tells_changes_and_its_end_frees_the_member() {
     host.store.create_topic("t", 2).await.expect("made");
     let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
     let mut watching = host.groups.watch("g", "a", &a.session).await.expect("live");
-    let mut orders = watching.next(true).await.expect("the present ones");
+    let mut orders = watching.next(true).await.expect("the present ones").orders;
     while orders.assignments.len() < 2 {
-        orders = watching.next(false).await.expect("a change");
+        orders = watching.next(false).await.expect("a change").orders;
     }
     assert!(host.groups.watch("g", "a", "wrong").await.is_err());
     drop(watching);
@@ -142,8 +143,8 @@ async fn topics_that_come_later_or_grow_are_claimed() {
     let patch =
         SpecPatch { gather: Some(Duration::ZERO), handover: Some(Handover::Steal), ..SpecPatch::default() };
     host.groups.configure("g", patch).await.expect("configured");
-    let (a, orders) = host.groups.join("g", join("a")).await.expect("joins before the topic exists");
-    assert_eq!(orders.assignments, []);
+    let (a, told) = host.groups.join("g", join("a")).await.expect("joins before the topic exists");
+    assert_eq!(told.orders.assignments, []);
     host.store.create_topic("t", 1).await.expect("made");
     host.groups.topic_changed("t", 1).await;
     until(&host, "a", &a.session, |orders| orders.assignments.len() == 1).await;

@@ -1,0 +1,231 @@
+//! A group as people see it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fulcrum_coordinator::groups::{CycleReport, MemberView, Moved, PartitionView, View};
+use fulcrum_core::Timestamp;
+use fulcrum_core::claiming::Reason;
+use fulcrum_core::group::Place;
+use fulcrum_core::time::millis;
+use fulcrum_policy::seat::Identity;
+use futures_util::StreamExt;
+use futures_util::stream::iter;
+use serde::Serialize;
+
+use super::spec::SpecBody;
+use crate::app::Services;
+
+/// Partitions whose end is looked up at the same time.
+const LOOKUPS: usize = 64;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct GroupBody {
+    group: String,
+    /// Which policy plans for it now, whatever the last plan was made by.
+    policy: String,
+    digest: String,
+    revision: u64,
+    settings: SpecBody,
+    members: Vec<MemberBody>,
+    partitions: Vec<PartitionBody>,
+    lag: u64,
+    last_cycle: Option<CycleBody>,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MemberBody {
+    member_id: String,
+    live: bool,
+    topics: Vec<String>,
+    partitions: Vec<PlaceBody>,
+    seen_ms_ago: u64,
+    disagrees_on: Vec<PlaceBody>,
+}
+
+#[derive(Serialize)]
+struct PlaceBody {
+    topic: String,
+    partition: u32,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PartitionBody {
+    topic: String,
+    partition: u32,
+    owner: Option<String>,
+    epoch: u64,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moving_to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_ms: Option<u64>,
+    checkpoint: Option<u64>,
+    end_offset: Option<u64>,
+    lag: Option<u64>,
+    reason: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CycleBody {
+    reason: &'static str,
+    policy: String,
+    digest: String,
+    claims: Vec<ClaimBody>,
+    moved: usize,
+    took_us: u64,
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ClaimBody {
+    topic: String,
+    partition: u32,
+    from: Option<String>,
+    to: Option<String>,
+    reason: String,
+}
+
+/// Looks up where the partitions end; one that cannot be read is left out.
+pub(super) async fn ends(services: &Services, view: &View) -> BTreeMap<Place, u64> {
+    let places: Vec<_> = view.partitions.iter().map(|partition| partition.place.clone()).collect();
+    let lookups = places.into_iter().map(|place| async move {
+        let bounds = services.log.partition(&place.topic, place.partition).await.ok()?;
+        Some((place, bounds.end.0))
+    });
+    iter(lookups).buffer_unordered(LOOKUPS).filter_map(std::future::ready).collect().await
+}
+
+impl GroupBody {
+    pub(super) fn new(
+        view: View,
+        ends: &BTreeMap<Place, u64>,
+        bound: String,
+        version: &Result<Arc<Identity>, String>,
+        now: Timestamp,
+    ) -> Self {
+        let View { group, spec, revision, members, partitions, last_cycle, mut warnings } = view;
+        match version {
+            Err(problem) => warnings.push(format!("the policy {bound} cannot be used: {problem}")),
+            Ok(version) => {
+                let planned = last_cycle.as_ref().and_then(|cycle| cycle.by.as_ref());
+                if planned.is_some_and(|planned| planned != version) {
+                    warnings.push("the policy or its configuration changed since the last plan".to_owned());
+                }
+            }
+        }
+        let is_live: BTreeMap<_, _> = members.iter().map(|member| (member.id.clone(), member.live)).collect();
+        let mut held: BTreeMap<String, Vec<PlaceBody>> = BTreeMap::new();
+        for partition in &partitions {
+            if let Some(owner) = &partition.owner {
+                held.entry(owner.clone()).or_default().push(partition.place.clone().into());
+            }
+        }
+        let partitions: Vec<_> = partitions
+            .into_iter()
+            .map(|partition| {
+                let end = ends.get(&partition.place).copied();
+                PartitionBody::new(partition, end, &is_live, now)
+            })
+            .collect();
+        Self {
+            settings: SpecBody::new(&group, &spec),
+            group,
+            digest: version.as_ref().map(|version| version.digest.clone()).unwrap_or_default(),
+            policy: bound,
+            revision,
+            members: members
+                .into_iter()
+                .map(|member| {
+                    let partitions = held.remove(&member.id).unwrap_or_default();
+                    MemberBody::new(member, partitions)
+                })
+                .collect(),
+            lag: partitions.iter().filter_map(|partition| partition.lag).sum(),
+            partitions,
+            last_cycle: last_cycle.map(CycleBody::from),
+            warnings,
+        }
+    }
+}
+
+impl MemberBody {
+    fn new(member: MemberView, partitions: Vec<PlaceBody>) -> Self {
+        Self {
+            member_id: member.id,
+            live: member.live,
+            topics: member.topics,
+            partitions,
+            seen_ms_ago: member.seen_ms_ago,
+            disagrees_on: member.disagrees_on.into_iter().map(PlaceBody::from).collect(),
+        }
+    }
+}
+
+impl PartitionBody {
+    fn new(
+        partition: PartitionView,
+        end: Option<u64>,
+        is_live: &BTreeMap<String, bool>,
+        now: Timestamp,
+    ) -> Self {
+        let state = match (&partition.owner, &partition.moving) {
+            (None, _) => "free",
+            (Some(_), Some(_)) => "moving",
+            (Some(owner), None) if is_live.get(owner) == Some(&false) => "kept",
+            (Some(_), None) => "owned",
+        };
+        let deadline = partition.moving.as_ref().map(|moving| millis(moving.deadline.since(now)));
+        Self {
+            topic: partition.place.topic,
+            partition: partition.place.partition,
+            owner: partition.owner,
+            epoch: partition.epoch,
+            state,
+            moving_to: partition.moving.and_then(|moving| moving.to),
+            deadline_ms: deadline,
+            checkpoint: partition.checkpoint,
+            end_offset: end,
+            // What nobody checkpointed is read from its begin.
+            lag: end.map(|end| end.saturating_sub(partition.checkpoint.unwrap_or(0))),
+            reason: partition.reason,
+        }
+    }
+}
+
+impl From<Place> for PlaceBody {
+    fn from(place: Place) -> Self {
+        Self { topic: place.topic, partition: place.partition }
+    }
+}
+
+impl From<CycleReport> for CycleBody {
+    fn from(cycle: CycleReport) -> Self {
+        let claim = |moved: Moved| ClaimBody {
+            topic: moved.place.topic,
+            partition: moved.place.partition,
+            from: moved.from,
+            to: moved.to,
+            reason: moved.reason,
+        };
+        let by = cycle.by.as_ref();
+        Self {
+            reason: word(cycle.reason),
+            policy: by.map_or_else(|| "fallback".to_owned(), |by| by.name.clone()),
+            digest: by.map(|by| by.digest.clone()).unwrap_or_default(),
+            claims: cycle.claims.into_iter().map(claim).collect(),
+            moved: cycle.moved,
+            took_us: cycle.took_us,
+            problem: cycle.problem,
+        }
+    }
+}
+
+fn word(reason: Reason) -> &'static str {
+    Reason::WORDS.iter().find(|(known, _)| *known == reason).map(|(_, word)| *word).unwrap_or_default()
+}

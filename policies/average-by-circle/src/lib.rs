@@ -1,0 +1,5 @@
+//! The default policy `average-by-circle` as a component; the rule itself is in [`logic`].
+
+pub mod logic;
+
+fulcrum_guest::export_claiming!(logic::AverageByCircle);
