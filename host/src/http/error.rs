@@ -9,7 +9,7 @@ use serde_json::json;
 
 /// An answer that is not a success.
 ///
-/// As a response it carries itself along, so that [`RequestIds`] can add the request's id at the edge.
+/// As a response it carries itself along, so that `RequestIds` can add the request's id at the edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     status: StatusCode,

@@ -28,8 +28,8 @@ use fulcrum_guest::{Cycle, Error};
 
 /// A weight counts at least this share of the mean weight.
 pub const WEIGHT_MIN: f64 = 0.01;
-/// Most comparisons that one plan may make, about a quarter of a second.
-const WORK_MAX: u64 = 60_000_000;
+/// Most comparisons that one plan may make: well below half a second. The next plan goes on from there.
+const WORK_MAX: u64 = 25_000_000;
 
 /// Finds the way to a balanced assignment. Without `by_weight` each partition weighs 1.0, without `by_capacity` each
 /// member has capacity 1.0.
@@ -224,15 +224,22 @@ impl<'a> State<'a> {
         let members = self.sum.len();
         let fair = self.sum.iter().sum::<f64>() / self.capacity.iter().sum::<f64>();
         let mut targets = vec![Vec::new(); self.subscribers.classes()];
+        // What `sum / capacity` is, kept so that looking for the most loaded one divides nothing.
+        let mut loads: Vec<f64> = self.sum.iter().zip(&self.capacity).map(|(sum, by)| sum / by).collect();
         loop {
             let mut moved = false;
             let mut done = vec![false; members];
             loop {
                 self.work += members as u64;
-                let load = |row: usize| self.sum[row] / self.capacity[row];
-                let most = (0..members)
-                    .filter(|&row| !done[row] && !self.movable[row].is_empty())
-                    .max_by(|&a, &b| load(a).total_cmp(&load(b)).then(b.cmp(&a)));
+                let mut most: Option<usize> = None;
+                for (row, load) in loads.iter().enumerate() {
+                    if most.is_none_or(|most| *load > loads[most])
+                        && !done[row]
+                        && !self.movable[row].is_empty()
+                    {
+                        most = Some(row);
+                    }
+                }
                 let Some(most) = most else { break };
                 match self.best_move(most, fair, tolerance, &mut targets) {
                     Some((at, to)) => {
@@ -247,6 +254,9 @@ impl<'a> State<'a> {
                         let partition = self.movable[most].swap_remove(at);
                         self.sum[most] -= self.weights[partition as usize];
                         self.give(partition, to);
+                        for row in [most, to as usize] {
+                            loads[row] = self.sum[row] / self.capacity[row];
+                        }
                         moved = true;
                     }
                     None => done[most] = true,
@@ -264,6 +274,9 @@ impl<'a> State<'a> {
                 if let Some(sum) = self.sum.get_mut(holder as usize) {
                     *sum += weight;
                 }
+            }
+            for (row, load) in loads.iter_mut().enumerate() {
+                *load = self.sum[row] / self.capacity[row];
             }
         }
     }

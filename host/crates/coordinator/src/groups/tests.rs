@@ -83,6 +83,8 @@ async fn partitions_are_claimed_handed_over_and_survive_a_restart() {
     let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
     let orders = until(&host, "a", &a.session, |orders| orders.assignments.len() == 4).await;
     let first = &orders.assignments[0];
+    let records = vec![bytes::Bytes::from_static(b"{}"); 7];
+    host.store.append("t", first.place.partition, Timestamp(1), records).await.expect("stored");
     let checkpoint = Checkpoint {
         member: "a".to_owned(),
         session: a.session.clone(),
@@ -92,6 +94,9 @@ async fn partitions_are_claimed_handed_over_and_survive_a_restart() {
         rewind: false,
     };
     host.groups.checkpoint("g", checkpoint.clone()).await.expect("stored");
+    let beyond = Checkpoint { offset: 8, ..checkpoint.clone() };
+    let refused = host.groups.checkpoint("g", beyond).await.expect_err("there are seven events");
+    assert!(matches!(refused, Error::Invalid { field: "offset", .. }), "{refused}");
     let stale = Checkpoint { epoch: 0, ..checkpoint };
     let refused = host.groups.checkpoint("g", stale).await.expect_err("stale");
     assert!(matches!(refused, Error::Refused(Refused::StaleEpoch { epoch: 1 })), "{refused}");
@@ -134,6 +139,31 @@ async fn a_watch_tells_changes_and_its_end_frees_the_member() {
         assert!(begun.elapsed() < Duration::from_secs(10), "the member stays");
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn only_the_end_of_the_last_watch_loses_a_member() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let host = open(folder.path()).await;
+    let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
+    let first = host.groups.watch("g", "a", &a.session).await.expect("live");
+    let second = host.groups.watch("g", "a", &a.session).await.expect("live");
+    drop(first);
+    // The group takes its commands in order: by now it knows.
+    assert_eq!(host.groups.view("g").await.expect("there").members.len(), 1);
+    drop(second);
+    assert_eq!(host.groups.view("g").await.expect("there").members.len(), 0);
+    // A host that stops loses nobody.
+    let (b, _) = host.groups.join("g", join("b")).await.expect("joins");
+    let mut watching = host.groups.watch("g", "b", &b.session).await.expect("live");
+    host.groups.stop().await;
+    while watching.next(false).await.is_some() {}
+    assert!(matches!(host.groups.view("g").await, Err(Error::Stopping)));
+    let Host { store, groups } = host;
+    drop(groups);
+    store.close().await;
+    drop(store);
+    assert_eq!(open(folder.path()).await.groups.view("g").await.expect("it is back").members.len(), 1);
 }
 
 #[tokio::test]
