@@ -59,13 +59,12 @@ fn compare() {
     for (policy, rows) in [("p2c", 10), ("weighted", 10), ("weighted", 1000)] {
         let scoring = format!("policy.scoring={policy}");
         for (place, prefix) in [("one core", &["taskset", "-c", "0"][..]), ("all cores", &[])] {
-            if !prefix.is_empty() {
-                if !can_pin {
-                    println!("{place}: left out, it needs two cores and taskset");
-                    continue;
-                }
+            if !prefix.is_empty() && !can_pin {
+                println!("{place}: left out, it needs two cores and taskset");
+                continue;
             }
-            pin(if prefix.is_empty() { format!("0-{}", cores - 1) } else { format!("1-{}", cores - 1) });
+            let first = usize::from(!prefix.is_empty());
+            pin(&format!("{first}-{}", cores - 1));
             let folder = tempfile::tempdir().expect("a temporary folder");
             let host = Server::start(fulcrum(
                 prefix,
@@ -84,9 +83,9 @@ fn compare() {
 }
 
 /// Puts this process on some cores.
-fn pin(cores: String) {
+fn pin(cores: &str) {
     let own = std::process::id().to_string();
-    let _ = Command::new("taskset").args(["-a", "-p", "-c", &cores, &own]).output();
+    let _ = Command::new("taskset").args(["-a", "-p", "-c", cores, &own]).output();
 }
 
 async fn beat_and_ask(addr: SocketAddr, rows: usize) -> String {

@@ -18,10 +18,22 @@ fn step(root: &Path, title: &str, program: &str, args: &[&str]) -> anyhow::Resul
     if status.success() { Ok(()) } else { bail!("{title} failed ({status})") }
 }
 
+/// Installs the parts of the Rust toolchain that a minimal installation lacks.
+fn install(root: &Path) -> anyhow::Result<()> {
+    for (tool, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        let has_it = Command::new("cargo").args([tool, "--version"]).output();
+        if !has_it.is_ok_and(|output| output.status.success()) {
+            step(root, &format!("installation of {component}"), "rustup", &["component", "add", component])?;
+        }
+    }
+    Ok(())
+}
+
 /// Formatting, lints, docs, and that the prebuilt policies are those of the sources.
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let guests = root.join("policies");
     let warnings = ["--", "-D", "warnings"];
+    install(root)?;
     policies::check(root)?;
     step(root, "format", "cargo", &["fmt", "--all", "--check"])?;
     step(&guests, "format of the policies", "cargo", &["fmt", "--all", "--check"])?;

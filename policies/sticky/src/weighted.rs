@@ -223,24 +223,22 @@ impl<'a> State<'a> {
     fn even_out(&mut self, tolerance: f64) -> bool {
         let members = self.sum.len();
         let fair = self.sum.iter().sum::<f64>() / self.capacity.iter().sum::<f64>();
+        // Per class the members that may be the best to take a partition; empty until they are looked for.
         let mut targets = vec![Vec::new(); self.subscribers.classes()];
         // What `sum / capacity` is, kept so that looking for the most loaded one divides nothing.
         let mut loads: Vec<f64> = self.sum.iter().zip(&self.capacity).map(|(sum, by)| sum / by).collect();
         loop {
             let mut moved = false;
             let mut done = vec![false; members];
-            loop {
-                self.work += members as u64;
-                let mut most: Option<usize> = None;
-                for (row, load) in loads.iter().enumerate() {
-                    if most.is_none_or(|most| *load > loads[most])
-                        && !done[row]
-                        && !self.movable[row].is_empty()
-                    {
-                        most = Some(row);
-                    }
+            // By load, the most loaded first, then by row; entries of former loads are passed over.
+            let entry = |row: usize, load: f64| (load.to_bits(), Reverse(row));
+            let mut order: BinaryHeap<_> = (0..members).map(|row| entry(row, loads[row])).collect();
+            targets.iter_mut().for_each(Vec::clear);
+            while let Some((bits, Reverse(most))) = order.pop() {
+                self.work += 1;
+                if done[most] || bits != loads[most].to_bits() {
+                    continue;
                 }
-                let Some(most) = most else { break };
                 match self.best_move(most, fair, tolerance, &mut targets) {
                     Some((at, to)) => {
                         // Only what is with its owner costs anything, and what comes back costs nothing.
@@ -252,11 +250,13 @@ impl<'a> State<'a> {
                         }
                         self.budget = self.budget - usize::from(leaves) + usize::from(returns);
                         let partition = self.movable[most].swap_remove(at);
-                        self.sum[most] -= self.weights[partition as usize];
+                        self.sum[most] = (self.sum[most] - self.weights[partition as usize]).max(0.0);
                         self.give(partition, to);
                         for row in [most, to as usize] {
                             loads[row] = self.sum[row] / self.capacity[row];
+                            order.push(entry(row, loads[row]));
                         }
+                        targets.iter_mut().for_each(Vec::clear);
                         moved = true;
                     }
                     None => done[most] = true,
@@ -290,14 +290,14 @@ impl<'a> State<'a> {
         tolerance: f64,
         targets: &mut [Vec<u32>],
     ) -> Option<(usize, u32)> {
-        targets.iter_mut().for_each(Vec::clear);
         let load = |row: usize| self.sum[row] / self.capacity[row];
         let mut fits: Option<Candidate> = None;
         let mut least: Option<Candidate> = None;
         self.work += self.movable[from].len() as u64;
         for (at, &partition) in self.movable[from].iter().enumerate() {
             let class = self.class[partition as usize] as usize;
-            if targets[class].is_empty() {
+            if targets[class].is_empty() || targets[class].contains(&(from as u32)) {
+                targets[class].clear();
                 let members = &self.subscribers.members()[self.subscribers.edges_of(class)];
                 self.work += members.len() as u64;
                 idlest(members, from, &self.capacity, &self.sum, &mut targets[class]);
