@@ -476,13 +476,13 @@ async fn topics_events_and_settings_are_checked() {
 }
 
 /// The real binary in a folder that outlives it.
-struct Serving {
+pub(crate) struct Serving {
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Serving {
-    async fn start(folder: &Path, listen: &str) -> Self {
+    pub(crate) async fn start(folder: &Path, listen: &str) -> Self {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("stderr"));
         let mut child = command()
             .args(["serve", "--listen", listen, "--set", "group.gather_ms=0", "--data-dir"])
@@ -500,11 +500,11 @@ impl Serving {
         Self { child, url: line.strip_prefix("listening on ").expect("its first line").to_owned() }
     }
 
-    async fn kill(mut self) {
+    pub(crate) async fn kill(mut self) {
         self.child.kill().await.expect("it runs");
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         let answer = http.get(format!("{}{path}", self.url)).send().await.expect("it answers");
         answer.json().await.expect("JSON")

@@ -12,5 +12,6 @@ mod parity;
 mod recommend;
 mod reload;
 mod sessions;
+mod soak;
 mod swap;
 mod vectors;
