@@ -20,7 +20,7 @@ use crate::support::{Answer, Api, Host, SOON, eventually};
 /// Events per test that publishes while members come and go.
 const EVENTS: usize = 300;
 
-async fn host() -> Host {
+pub(crate) async fn host() -> Host {
     Host::with(|config| {
         config.policy.claiming_deadline_ms = 20_000;
         config.group.gather_ms = 0;
@@ -29,11 +29,11 @@ async fn host() -> Host {
 }
 
 /// Makes a topic of so many partitions.
-async fn topic(api: &Api, name: &str, partitions: u32) {
+pub(crate) async fn topic(api: &Api, name: &str, partitions: u32) {
     api.put(&format!("/topics/{name}"), &json!({ "partitions": partitions })).await.ok();
 }
 
-async fn publish(api: &Api, topic: &str, id: usize) -> Answer {
+pub(crate) async fn publish(api: &Api, topic: &str, id: usize) -> Answer {
     let event = json!({ "specversion": "1.0", "id": id.to_string(), "source": "/test", "type": "t",
         "partitionkey": format!("key-{}", id % 50), "data": { "n": id } });
     api.post(&format!("/events/publish?topic={topic}"), &event).await
@@ -47,16 +47,16 @@ fn options(api: &Api, group: &str, topic: &str, member: &str) -> Options {
     options
 }
 
-async fn member(api: &Api, group: &str, topic: &str, name: &str) -> Member {
+pub(crate) async fn member(api: &Api, group: &str, topic: &str, name: &str) -> Member {
     Member::join(options(api, group, topic, name)).await.expect("it joins")
 }
 
-async fn view(api: &Api, group: &str) -> Value {
+pub(crate) async fn view(api: &Api, group: &str) -> Value {
     api.get(&format!("/groups/{group}")).await.ok()
 }
 
 /// Counts owned partitions by owner; those on their way count for nobody.
-fn shares(view: &Value) -> BTreeMap<String, usize> {
+pub(crate) fn shares(view: &Value) -> BTreeMap<String, usize> {
     let mut shares = BTreeMap::new();
     for member in view["members"].as_array().expect("a list") {
         shares.insert(member["memberId"].as_str().expect("a text").to_owned(), 0);
@@ -70,7 +70,7 @@ fn shares(view: &Value) -> BTreeMap<String, usize> {
 }
 
 /// Waits until so many members own so many partitions, nobody over one more than another.
-async fn until_spread(api: &Api, group: &str, members: usize, partitions: usize) -> Value {
+pub(crate) async fn until_spread(api: &Api, group: &str, members: usize, partitions: usize) -> Value {
     let what = format!("{members} members of {group} share {partitions} partitions");
     eventually(what, SOON * 2, async || {
         let answer = api.get(&format!("/groups/{group}")).await;
@@ -84,7 +84,7 @@ async fn until_spread(api: &Api, group: &str, members: usize, partitions: usize)
     .await
 }
 
-async fn until_holds(member: &Member, count: usize) {
+pub(crate) async fn until_holds(member: &Member, count: usize) {
     let mut held = member.held_changes();
     let found = held.wait_for(|held| held.len() == count);
     tokio::time::timeout(SOON, found).await.expect("in time").expect("it lives");
@@ -244,7 +244,7 @@ async fn a_member_the_host_forgot_joins_again() {
 }
 
 /// Joins by hand and waits until everything of a topic is assigned.
-async fn join_by_hand(api: &Api, name: &str, more: &Value, count: usize) -> (String, Value) {
+pub(crate) async fn join_by_hand(api: &Api, name: &str, more: &Value, count: usize) -> (String, Value) {
     let mut body = json!({ "memberId": name, "topics": ["t"], "ttlMs": 600_000 });
     for (key, value) in more.as_object().expect("an object") {
         body[key] = value.clone();
@@ -263,7 +263,7 @@ async fn join_by_hand(api: &Api, name: &str, more: &Value, count: usize) -> (Str
     (session, orders)
 }
 
-async fn beat(api: &Api, name: &str, session: &str, more: &Value) -> Answer {
+pub(crate) async fn beat(api: &Api, name: &str, session: &str, more: &Value) -> Answer {
     let mut body = json!({ "session": session, "seq": 1 });
     for (key, value) in more.as_object().expect("an object") {
         body[key] = value.clone();
@@ -271,14 +271,14 @@ async fn beat(api: &Api, name: &str, session: &str, more: &Value) -> Answer {
     api.post(&format!("/groups/g/members/{name}/heartbeat"), &body).await
 }
 
-async fn pull(api: &Api, partition: u32, session: &str, epoch: u64, more: &str) -> Answer {
+pub(crate) async fn pull(api: &Api, partition: u32, session: &str, epoch: u64, more: &str) -> Answer {
     let path = format!(
         "/groups/g/topics/t/partitions/{partition}/events?member=a&session={session}&epoch={epoch}&timeoutMs=0{more}"
     );
     api.get(&path).await
 }
 
-async fn checkpoint(api: &Api, partition: u32, session: &str, epoch: u64, offset: u64) -> Answer {
+pub(crate) async fn checkpoint(api: &Api, partition: u32, session: &str, epoch: u64, offset: u64) -> Answer {
     let body = json!({ "member": "a", "session": session, "epoch": epoch, "offset": offset });
     api.post(&format!("/groups/g/topics/t/partitions/{partition}/checkpoint"), &body).await
 }

@@ -4,9 +4,11 @@
 
 mod support;
 
+mod claims_parity;
 mod cli;
 mod evil;
 mod groups;
+mod groups_more;
 mod metrics;
 mod parity;
 mod recommend;

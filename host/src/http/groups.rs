@@ -49,6 +49,10 @@ impl From<groups::Error> for Error {
                 Refused::StaleEpoch { .. } => (StatusCode::CONFLICT, "stale_epoch"),
                 Refused::Rewind { .. } => (StatusCode::CONFLICT, "rewind"),
             },
+            groups::Error::Restarted => {
+                return Self::new(StatusCode::SERVICE_UNAVAILABLE, "group_restarted", error.to_string())
+                    .retry_after(1);
+            }
             groups::Error::Stopping => return store::stopping(),
             groups::Error::Store(error) => return error.clone().into(),
             groups::Error::Corrupt { .. } => {

@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use fulcrum_coordinator::groups::Counts;
+use fulcrum_coordinator::groups::{Counts, WarningKind};
 use fulcrum_policy::Outcome;
 use fulcrum_policy::tally::{BUCKET_BOUNDS_NANOS, Line};
 use prometheus_client::collector::Collector;
@@ -158,7 +158,10 @@ fn groups(encoder: &mut DescriptorEncoder<'_>, groups: &[Counts]) -> fmt::Result
     ];
     let help = "Groups whose members subscribe to different topics, members that report partitions they were not \
                 given, groups whose last plan was the fallback's";
-    gauges(encoder, "fulcrum_group_problems", help, "problem", &problems)
+    gauges(encoder, "fulcrum_group_problems", help, "problem", &problems)?;
+    let warned = |kind| groups.iter().filter(|of| of.warnings.contains(&kind)).count();
+    let kinds = WarningKind::WORDS.map(|(kind, word)| (word, warned(kind)));
+    gauges(encoder, "fulcrum_group_warnings", "Groups whose view has a warning of this kind", "kind", &kinds)
 }
 
 fn policies(encoder: &mut DescriptorEncoder<'_>, services: &Services) -> fmt::Result {

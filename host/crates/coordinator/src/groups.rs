@@ -26,7 +26,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use actor::{Actor, Command, Reply};
 pub use offsets::{Reset, Target};
-pub use state::{Counts, CycleReport, MemberView, Moved, PartitionView, Spec, SpecPatch, Told, View};
+pub use state::{
+    Counts, CycleReport, MemberView, Moved, PartitionView, Spec, SpecPatch, Told, View, Warning, WarningKind,
+};
 
 /// Most topics one member subscribes to.
 const TOPICS_MAX: usize = 1000;
@@ -66,6 +68,9 @@ pub enum Error {
         /// What it must be.
         must: &'static str,
     },
+    /// The group's task crashed over this call or an earlier one; the group is brought back from the store.
+    #[error("the group had to be restarted; read its state before doing this again")]
+    Restarted,
     /// The host is on its way out.
     #[error("the host is stopping")]
     Stopping,
@@ -204,7 +209,7 @@ impl Groups {
     /// Returns a stream of a member's orders: the present ones, then each change. When it is dropped, the member
     /// counts as disconnected.
     pub async fn watch(&self, group: &str, member: &str, session: &str) -> Result<Watching, Error> {
-        let sender = self.sender(group).ok_or_else(|| Error::UnknownGroup(group.to_owned()))?;
+        let sender = self.living(group).await?.ok_or_else(|| Error::UnknownGroup(group.to_owned()))?;
         let (member, session) = (member.to_owned(), session.to_owned());
         let of = member.clone();
         let (number, told) = self.ask(group, |reply| Command::Watch { member, session, reply }).await?;
@@ -308,15 +313,20 @@ impl Groups {
         if self.is_stopping.load(Ordering::Acquire) {
             return Err(Error::Stopping);
         }
-        let sender = self.sender(group).ok_or_else(|| Error::UnknownGroup(group.to_owned()))?;
+        let sender = self.living(group).await?.ok_or_else(|| Error::UnknownGroup(group.to_owned()))?;
         let (reply, answer) = oneshot::channel();
-        // Only a task that ended does not answer: the host stops, or the group was deleted meanwhile.
-        let gone = || match self.is_stopping.load(Ordering::Acquire) {
-            true => Error::Stopping,
-            false => Error::UnknownGroup(group.to_owned()),
-        };
-        sender.send(command(reply)).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        if sender.send(command(reply)).await.is_ok()
+            && let Ok(answer) = answer.await
+        {
+            return answer;
+        }
+        // Only a task that ended does not answer: the host stops, the group was deleted meanwhile, or it crashed.
+        sender.closed().await;
+        match self.living(group).await? {
+            _ if self.is_stopping.load(Ordering::Acquire) => Err(Error::Stopping),
+            None => Err(Error::UnknownGroup(group.to_owned())),
+            Some(_) => Err(Error::Restarted),
+        }
     }
 
     async fn ask_or_make<T>(
@@ -328,7 +338,7 @@ impl Groups {
         if self.is_stopping.load(Ordering::Acquire) {
             return Err(Error::Stopping);
         }
-        if self.sender(group).is_none() {
+        if self.living(group).await?.is_none() {
             self.spawn(group, Actor::new(self.parts.clone(), group));
         }
         self.ask(group, command).await
@@ -336,6 +346,42 @@ impl Groups {
 
     fn sender(&self, group: &str) -> Option<mpsc::Sender<Command>> {
         self.actors.lock().get(group).filter(|sender| !sender.is_closed()).cloned()
+    }
+
+    /// Returns the way to a group's task. One that crashed is brought back from the store: going on without what is
+    /// stored there would be another group under the same name.
+    async fn living(&self, group: &str) -> Result<Option<mpsc::Sender<Command>>, Error> {
+        let known = self.actors.lock().get(group).cloned();
+        let ended = match known {
+            Some(sender) if sender.is_closed() => sender,
+            known => return Ok(known),
+        };
+        if self.is_stopping.load(Ordering::Acquire) {
+            return Err(Error::Stopping);
+        }
+        let entries = self.parts.store.list(&format!("{}{group}/", records::PREFIX)).await?;
+        if entries.is_empty() {
+            // It was deleted, or nobody ever heard of it.
+            return Ok(None);
+        }
+        let mut topics: BTreeMap<_, _> = entries
+            .iter()
+            .filter_map(|entry| records::place_of(&entry.key))
+            .map(|at| (at.topic, 0))
+            .collect();
+        let present = self.parts.log.topics().await?;
+        topics.extend(present.into_iter().map(|topic| (topic.name, topic.partition_count)));
+        let actor = Actor::restore(self.parts.clone(), group, &entries)?;
+        if self.actors.lock().get(group).is_some_and(|present| present.same_channel(&ended)) {
+            tracing::error!(group, "the group's task crashed; it is brought back from the store");
+        }
+        self.spawn(group, actor);
+        let Some(sender) = self.sender(group) else { return Ok(None) };
+        // What happened to topics meanwhile did not reach it.
+        for (topic, partition_count) in topics {
+            drop(sender.send(Command::Topic(topic, partition_count)).await);
+        }
+        Ok(Some(sender))
     }
 
     fn spawn(&self, group: &str, actor: Actor) {

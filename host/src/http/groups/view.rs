@@ -109,7 +109,8 @@ impl GroupBody {
         version: &Result<Arc<Identity>, String>,
         now: Timestamp,
     ) -> Self {
-        let View { group, spec, revision, members, partitions, last_cycle, mut warnings } = view;
+        let View { group, spec, revision, members, partitions, last_cycle, warnings } = view;
+        let mut warnings: Vec<_> = warnings.into_iter().map(|warning| warning.text).collect();
         match version {
             Err(problem) => warnings.push(format!("the policy {bound} cannot be used: {problem}")),
             Ok(version) => {

@@ -1,6 +1,7 @@
 //! The task of one group: takes commands in batches, makes what they changed durable, then answers.
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use fulcrum_core::group::{Group, Heartbeat, Join, Joined, Place, Snapshot, Start
 use fulcrum_core::time::Timestamp;
 use fulcrum_policy::planner::Planned;
 use fulcrum_policy::seat::Identity;
+use fulcrum_policy::{Outcome, fallback};
 use fulcrum_store::{Expected, Revision, Update};
 use futures_util::future::try_join_all;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -85,7 +87,7 @@ impl Actor {
 
     /// Brings a stored group back; ages start anew.
     ///
-    /// Errors with [`Error::Store`] if a record cannot be read.
+    /// Errors with [`Error::Corrupt`] if a record cannot be read.
     pub(super) fn restore(
         parts: Arc<Parts>,
         name: &str,
@@ -195,6 +197,10 @@ impl Actor {
         self.take(step, now);
         let mut deferred = Vec::new();
         for command in batch {
+            // What comes after a delete is for another group of this name.
+            if self.is_over {
+                break;
+            }
             if let Some(answer) = self.apply(command, now).await {
                 deferred.push(answer);
             }
@@ -405,7 +411,12 @@ impl Actor {
             let record = records::encode(&GroupRecord::new(spec, group.revision, &group.members));
             let expected = Expected::from(self.group_revision);
             let key = records::group_key(name);
-            let revision = self.parts.store.compare_and_swap(&key, expected, Update::Put(record)).await?;
+            let stored = self.parts.store.compare_and_swap(&key, expected, Update::Put(record)).await;
+            let Ok(revision) = stored else {
+                // It may be stored all the same: the next try goes on from what is there.
+                self.reread(&[]).await?;
+                return stored.map(drop).map_err(Error::from);
+            };
             self.group_revision = Some(revision);
             self.dirty.group = false;
         }
@@ -482,7 +493,14 @@ impl Actor {
         let (parts, wish, name) = (self.parts.clone(), self.state.wish(), self.state.name.clone());
         self.planning = Some(tokio::task::spawn_blocking(move || {
             let begun = parts.clock.nanos();
-            let planned = parts.plans.plan(&name, &wish, &snapshot.cycle);
+            // A planner that crashes is a policy that failed.
+            let plan = || parts.plans.plan(&name, &wish, &snapshot.cycle);
+            let planned = catch_unwind(AssertUnwindSafe(plan)).unwrap_or_else(|_| Planned {
+                plan: fallback::plan(&snapshot.cycle),
+                by: None,
+                outcome: Outcome::Trap,
+                problem: Some("the planner crashed, see the host's log".to_owned()),
+            });
             let took_us = parts.clock.nanos().saturating_sub(begun) / 1000;
             (snapshot, planned, took_us)
         }));

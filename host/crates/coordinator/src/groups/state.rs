@@ -2,6 +2,7 @@
 //!
 //! Synchronous and deterministic: time is an argument, storing and telling are the caller's.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,8 +93,40 @@ pub struct Told {
     pub ttl: Duration,
 }
 
+/// What an operator should know about a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// What it is about.
+    pub kind: WarningKind,
+    /// It in words, one line.
+    pub text: String,
+}
+
+/// What a [`Warning`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WarningKind {
+    /// Times that do not fit together.
+    Settings,
+    /// Live members subscribe to different topics.
+    Subscriptions,
+    /// A member reports partitions it was not given.
+    Ownership,
+    /// The policy cannot be used, gave no plan, or is not the one that planned.
+    Policy,
+}
+
+impl WarningKind {
+    /// Every kind with its name in metrics.
+    pub const WORDS: [(Self, &'static str); 4] = [
+        (Self::Settings, "settings"),
+        (Self::Subscriptions, "subscriptions"),
+        (Self::Ownership, "ownership"),
+        (Self::Policy, "policy"),
+    ];
+}
+
 /// How much there is of a group, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Counts {
     pub members_live: usize,
@@ -107,6 +140,8 @@ pub struct Counts {
     pub subscriptions_differ: bool,
     /// Whether the fallback planned the last cycle.
     pub is_on_fallback: bool,
+    /// Kinds of its present warnings.
+    pub warnings: BTreeSet<WarningKind>,
 }
 
 /// What one cycle did.
@@ -149,7 +184,7 @@ pub struct View {
     pub members: Vec<MemberView>,
     pub partitions: Vec<PartitionView>,
     pub last_cycle: Option<CycleReport>,
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// One member as people see it.
@@ -216,6 +251,11 @@ impl State {
         self.spec = spec;
         if replans {
             self.want(Reason::Config, now);
+        }
+        // A shorter interval does not wait for the end of the longer one.
+        let next = now.after(self.spec.settings.interval);
+        if self.due.is_some_and(|(due, _)| next < due) {
+            self.due = Some((next, Reason::Interval));
         }
     }
 
@@ -350,6 +390,7 @@ impl State {
             }
         }
         counts.is_on_fallback = self.last_cycle.as_ref().is_some_and(|cycle| cycle.by.is_none());
+        counts.warnings = self.warnings().into_iter().map(|warning| warning.kind).collect();
         counts
     }
 
@@ -382,35 +423,36 @@ impl State {
         }
     }
 
-    /// Returns what an operator should know, one line each.
-    fn warnings(&self) -> Vec<String> {
+    /// Returns what an operator should know.
+    fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
+        let mut warn = |kind, text| warnings.push(Warning { kind, text });
         let settings = &self.spec.settings;
         if settings.ownership_expiry < settings.interval * 2 {
-            warnings.push(
-                "ownershipExpiryMs is below twice the interval: one late heartbeat may move partitions"
-                    .to_owned(),
-            );
+            let text =
+                "ownershipExpiryMs is below twice the interval: one late heartbeat may move partitions";
+            warn(WarningKind::Settings, text.to_owned());
         }
         let mut live = self.group.members.iter().filter(|(_, member)| member.kept_until.is_none());
         if let Some((first, member)) = live.next() {
             let others: Vec<_> =
                 live.filter(|(_, other)| other.topics != member.topics).map(|(id, _)| id.as_str()).collect();
             if !others.is_empty() {
-                warnings.push(format!(
-                    "subscriptions differ: {first} and {} read different topics",
-                    others.join(", ")
-                ));
+                let others = others.join(", ");
+                let text = format!("subscriptions differ: {first} and {others} read different topics");
+                warn(WarningKind::Subscriptions, text);
             }
         }
         for (id, member) in &self.group.members {
             if !member.disagrees_on.is_empty() {
                 let count = member.disagrees_on.len();
-                warnings.push(format!("{id} reports {count} partitions that it was not given"));
+                let text = format!("{id} reports {count} partitions that it was not given");
+                warn(WarningKind::Ownership, text);
             }
         }
         if let Some(CycleReport { problem: Some(problem), .. }) = &self.last_cycle {
-            warnings.push(format!("the policy gave no plan, the {} planned: {problem}", fallback::NAME));
+            let text = format!("the policy gave no plan, the {} planned: {problem}", fallback::NAME);
+            warn(WarningKind::Policy, text);
         }
         warnings
     }

@@ -38,16 +38,25 @@ struct Host {
 }
 
 async fn open(folder: &std::path::Path) -> Host {
-    let store = Arc::new(SqliteStore::open(folder.join("store.db"), Options::default()).expect("opens"));
     let numbers = std::sync::atomic::AtomicU64::new(fulcrum_core::time::millis(Duration::from_secs(1)));
+    let entropy = move || numbers.fetch_add(1, std::sync::atomic::Ordering::Relaxed).into();
+    open_with(folder, Native, entropy).await
+}
+
+async fn open_with(
+    folder: &std::path::Path,
+    plans: impl Plans + 'static,
+    entropy: impl Fn() -> u128 + Send + Sync + 'static,
+) -> Host {
+    let store = Arc::new(SqliteStore::open(folder.join("store.db"), Options::default()).expect("opens"));
     let parts = Parts {
         store: store.clone(),
         log: store.clone(),
-        plans: Arc::new(Native),
+        plans: Arc::new(plans),
         clock: Arc::new(RealClock(Instant::now())),
         defaults: Spec::default(),
         boot_seed: 1,
-        entropy: Box::new(move || numbers.fetch_add(1, std::sync::atomic::Ordering::Relaxed).into()),
+        entropy: Box::new(entropy),
     };
     Host { store, groups: Groups::open(parts).await.expect("opens") }
 }
@@ -195,4 +204,66 @@ async fn bad_names_are_refused() {
         ));
     }
     assert!(matches!(host.groups.view("nobody").await, Err(Error::UnknownGroup(_))));
+}
+
+/// Crashes instead of planning.
+struct Crashing;
+
+impl Plans for Crashing {
+    fn plan(&self, _: &str, _: &Wish, _: &Cycle) -> Planned {
+        panic!("a test's planner crashes");
+    }
+
+    fn version(&self, _: &str, _: &Wish) -> Result<Arc<Identity>, String> {
+        panic!("a test's planner crashes");
+    }
+}
+
+#[tokio::test]
+async fn a_planner_that_crashes_is_a_policy_that_failed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let host = open_with(folder.path(), Crashing, || 7).await;
+    host.store.create_topic("t", 2).await.expect("made");
+    let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
+    until(&host, "a", &a.session, |orders| orders.assignments.len() == 2).await;
+    host.groups.policies_changed().await;
+    let view = host.groups.view("g").await.expect("the group lives");
+    let kinds: Vec<_> = view.warnings.iter().map(|warning| warning.kind).collect();
+    assert_eq!(kinds, [WarningKind::Policy], "{:?}", view.warnings);
+    let counts = host.groups.counts().await;
+    assert!(counts[0].1.is_on_fallback && counts[0].1.warnings.contains(&WarningKind::Policy), "{counts:?}");
+}
+
+#[tokio::test]
+async fn a_group_whose_task_crashed_comes_back_from_the_store() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let is_bad = Arc::new(AtomicBool::new(false));
+    let numbers = std::sync::atomic::AtomicU64::new(1);
+    let crashes = is_bad.clone();
+    // The group's own task draws the session of a member that joins.
+    let entropy = move || {
+        assert!(!crashes.swap(false, Ordering::AcqRel), "a test's chance crashes");
+        numbers.fetch_add(1, Ordering::Relaxed).into()
+    };
+    let host = open_with(folder.path(), Native, entropy).await;
+    host.store.create_topic("t", 2).await.expect("made");
+    let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
+    let before = until(&host, "a", &a.session, |orders| orders.assignments.len() == 2).await;
+
+    is_bad.store(true, Ordering::Release);
+    let crashed = host.groups.join("g", join("b")).await.expect_err("the task crashes");
+    assert!(matches!(crashed, Error::Restarted), "{crashed}");
+    let after = until(&host, "a", &a.session, |orders| orders.assignments.len() == 2).await;
+    assert_eq!(after.assignments, before.assignments, "same owner, same epochs");
+
+    // The next join finds the group, not an empty one.
+    is_bad.store(true, Ordering::Release);
+    host.groups.join("g", join("b")).await.expect_err("the task crashes");
+    host.groups.join("g", join("b")).await.expect("joins");
+    let members = host.groups.view("g").await.expect("there").members;
+    assert_eq!(members.iter().map(|member| member.id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+
+    // One that was deleted does not come back.
+    host.groups.delete("g").await.expect("deleted");
+    assert!(matches!(host.groups.view("g").await, Err(Error::UnknownGroup(_))));
 }

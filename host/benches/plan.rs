@@ -1,0 +1,111 @@
+//! One plan of `sticky` through wasm against the same Rust natively: cold start, one leave, one join.
+//!
+//! `cargo bench --bench plan`. Both get the same cycles in turn, and their answers are compared first.
+
+#![allow(clippy::print_stdout, reason = "the bench's answer")]
+
+mod support;
+
+use std::time::Duration;
+
+use fulcrum_core::claiming::{self as host, Reason};
+use fulcrum_guest::testing::claiming::{Group, member};
+use fulcrum_guest::{Changes, Claiming as _};
+use fulcrum_policy::{Artifact, Limits, Runtime};
+use sticky::logic::Sticky;
+use support::{Contender, is_bench, machine, race, time, verdict};
+
+/// Members, partitions, and the bars of DESIGN section 8 for cold and leave, in nanoseconds.
+const SIZES: [(usize, usize, Option<(f64, f64)>); 5] = [
+    (10, 100, None),
+    (100, 1000, None),
+    (100, 10_000, None),
+    (1000, 10_000, None),
+    (1000, 100_000, Some((2.6e6, 0.9e6))),
+];
+
+fn main() {
+    machine();
+    let runtime = Runtime::new(Limits::default()).expect("the engine starts");
+    let wasm = fulcrum::embedded::find("sticky").expect("it is embedded");
+    let artifact = Artifact::load(&runtime, wasm).expect("it loads");
+    let loaded = artifact.configured("sticky", serde_json::json!({})).expect("it takes no configuration");
+    let native = Sticky::configure("{}").expect("it takes no configuration");
+    let sizes = if is_bench() { &SIZES[..] } else { &SIZES[..1] };
+    for &(members, partitions, bars) in sizes {
+        for (event, group) in events(&native, members, partitions) {
+            let cycle = lowered(&group);
+            let mut instance = loaded.make_claiming().expect("an instance starts");
+            let expected: Changes = native.plan(&group.cycle()).expect("a plan");
+            let found = instance.plan(&cycle).expect("a plan");
+            assert!(
+                found.partition == expected.partition && found.member == expected.member,
+                "the same plan"
+            );
+            let mut contenders = [
+                Contender::new("wasm", || drop(instance.plan(&cycle).expect("a plan"))),
+                Contender::new("native", || drop(native.plan(&group.cycle()).expect("a plan"))),
+            ];
+            let (rounds, slice) =
+                if is_bench() { (15, Duration::from_millis(60)) } else { (1, Duration::from_millis(1)) };
+            let spreads = race(&mut contenders, rounds, slice);
+            let (wasm, native) = (spreads[0].lower(), spreads[1].lower());
+            let bar = bars.and_then(|(cold, leave)| match event {
+                "cold" => Some(cold),
+                "leave" => Some(leave),
+                _ => None,
+            });
+            let verdict =
+                bar.map_or(String::new(), |bar| format!(", bar {}: {}", time(bar), verdict(wasm <= bar)));
+            println!(
+                "{members} members x {partitions} partitions, {event}: wasm {} (median {}), native {}, {:.1}x, {} \
+                 claims{verdict}",
+                time(wasm),
+                time(spreads[0].median()),
+                time(native),
+                wasm / native,
+                expected.partition.len(),
+            );
+        }
+    }
+}
+
+fn events(policy: &Sticky, members: usize, partitions: usize) -> Vec<(&'static str, Group)> {
+    let cold = Group::cold(members, partitions);
+    let mut settled = cold.clone();
+    settled.apply(&policy.plan(&cold.cycle()).expect("a plan"));
+    let mut leave = settled.clone();
+    leave.leave(members / 2);
+    let mut join = settled;
+    join.join(member("newcomer", &[0]));
+    vec![("cold", cold), ("leave", leave), ("join", join)]
+}
+
+fn lowered(group: &Group) -> host::Cycle {
+    let cycle = group.cycle();
+    let member = |member: &fulcrum_guest::Member| host::Member {
+        id: member.id.clone(),
+        zone: member.zone.clone(),
+        labels: member.labels.clone(),
+        capacity: member.capacity,
+        since_ms: member.since_ms,
+        topics: member.topics.clone(),
+    };
+    host::Cycle {
+        group: cycle.group.to_owned(),
+        members: cycle.members.iter().map(member).collect(),
+        topics: cycle.topics.to_vec(),
+        places: cycle.places.to_vec(),
+        topic: cycle.topic.to_vec(),
+        number: cycle.number.to_vec(),
+        place: cycle.place.to_vec(),
+        owner: cycle.owner.to_vec(),
+        moving: cycle.moving.to_vec(),
+        weight: cycle.weight.to_vec(),
+        held_ms: cycle.held_ms.to_vec(),
+        movement_budget: cycle.movement_budget,
+        reason: Reason::Join,
+        now_ms: cycle.now_ms,
+        seed: cycle.seed,
+    }
+}
