@@ -249,6 +249,9 @@ async fn services(
         heartbeat_interval: Duration::from_millis(config.heartbeat.interval_ms),
         ..defaults
     };
+    settings
+        .check()
+        .context("the host's own row would be refused (instance_id, advertise, zone, capacity)")?;
     let meter = Arc::new(Meter::new(settings.clients_max));
     let balancer = Arc::new(Balancer::new(settings, ScoringSeat::new(alarm), clock.clone(), boot_seed));
     let sessions = Sessions::new(

@@ -79,11 +79,11 @@ fn raised(plan: Result<Changes, Error>) -> Result<host::Proposal, Failure> {
     })
     .map_err(|error| {
         Failure::Declared(match error {
-            Error::InvalidConfig(text) => Declared::InvalidConfig(text.into()),
-            Error::InvalidInput(text) => Declared::InvalidInput(text.into()),
+            Error::InvalidConfig(text) => Declared::InvalidConfig(text),
+            Error::InvalidInput(text) => Declared::InvalidInput(text),
             Error::NoCandidate => Declared::NoCandidate,
             Error::Unsupported => Declared::Unsupported,
-            Error::Failed(text) => Declared::Failed(text.into()),
+            Error::Failed(text) => Declared::Failed(text),
         })
     })
 }

@@ -41,7 +41,11 @@ impl Serve {
             .enable_all()
             .build()
             .context("cannot start the async runtime")?;
-        runtime.block_on(serve(&loaded.config))
+        let served = runtime.block_on(serve(&loaded.config));
+        // What still runs on a blocking thread (a policy being compiled, an admin call that waits for it) must not
+        // hold the exit up.
+        runtime.shutdown_background();
+        served
     }
 }
 

@@ -5,6 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
+use fulcrum_coordinator::groups::check_name;
 use fulcrum_policy::manager::BindError;
 use fulcrum_policy::status::{Bindings, Rebind, Report, Status};
 use serde::Serialize;
@@ -50,7 +51,11 @@ async fn show(
 }
 
 async fn reload(State(services): State<Services>) -> Result<Json<Report>> {
-    blocking(move || services.policies.reload()).await.map(Json)
+    let report = blocking(move || services.policies.reload()).await?;
+    match report.error {
+        Some(error) => Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "folder_unreadable", error)),
+        None => Ok(Json(report)),
+    }
 }
 
 async fn bindings(State(services): State<Services>) -> Json<Bindings> {
@@ -78,6 +83,7 @@ fn rebind(body: &Map<String, Value>) -> Result<Rebind> {
             ("claiming", _) => rebind.claiming = Some(name("\"claiming\"", value)?),
             ("groups", Value::Object(groups)) => {
                 for (group, value) in groups {
+                    check_name("group", group)?;
                     let policy =
                         if value.is_null() { None } else { Some(name("each group's value", value)?) };
                     rebind.groups.insert(group.clone(), policy);
@@ -98,6 +104,7 @@ fn bind_error(error: &BindError) -> Error {
     let (status, code) = match error {
         BindError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_policy"),
         BindError::WrongRole { .. } => (StatusCode::CONFLICT, "wrong_role"),
+        BindError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_bindings"),
         BindError::Unusable { .. } => (StatusCode::CONFLICT, "unusable_policy"),
         BindError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
     };

@@ -28,7 +28,7 @@ async fn publish(
     let topic = query::required(&query, "topic")?;
     check_name("topic", topic)?;
     check_kind(&headers)?;
-    let body = body.map_err(|_| extract::too_large())?;
+    let body = body.map_err(|error| extract::bytes_error(&error))?;
     let event = Event::read(&body)?;
     let (partition, offset) = services.events.publish(topic, event.key.as_deref(), one_line(&body)).await?;
     let answer = json!({ "status": "accepted", "topic": topic, "partition": partition, "offset": offset.0 });

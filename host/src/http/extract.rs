@@ -1,6 +1,6 @@
 //! Extractors whose refusals are our JSON errors instead of plain text.
 
-use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::rejection::{BytesRejection, JsonRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -45,10 +45,40 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        // Decoding would replace what is not UTF-8, and two broken names would become one.
+        if !is_utf8_when_decoded(parts.uri.query().unwrap_or_default()) {
+            let message = "the query must be percent-encoded UTF-8";
+            return Err(Error::new(StatusCode::BAD_REQUEST, "invalid_query", message));
+        }
         match axum::extract::Query::from_request_parts(parts, state).await {
             Ok(axum::extract::Query(value)) => Ok(Self(value)),
             Err(rejection) => Err(query_error(&rejection)),
         }
+    }
+}
+
+fn is_utf8_when_decoded(query: &str) -> bool {
+    let mut decoded = Vec::with_capacity(query.len());
+    let mut bytes = query.as_bytes();
+    while let [first, rest @ ..] = bytes {
+        let escaped = match (first, rest) {
+            (b'%', [high, low, ..]) => {
+                std::str::from_utf8(&[*high, *low]).ok().and_then(|hex| u8::from_str_radix(hex, 16).ok())
+            }
+            _ => None,
+        };
+        decoded.push(escaped.unwrap_or(*first));
+        bytes = if escaped.is_some() { &rest[2..] } else { rest };
+    }
+    std::str::from_utf8(&decoded).is_ok()
+}
+
+/// Returns the answer to a body that could not be read as bytes.
+pub(crate) fn bytes_error(rejection: &BytesRejection) -> Error {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        too_large()
+    } else {
+        Error::new(StatusCode::BAD_REQUEST, "unreadable_body", innermost(rejection))
     }
 }
 

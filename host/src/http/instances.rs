@@ -101,6 +101,7 @@ async fn leave(State(services): State<Services>, id: PathId) -> Result<Json<Valu
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct DrainBody {
     #[serde(default = "default_draining")]
     draining: bool,
@@ -116,7 +117,7 @@ async fn drain(
     body: std::result::Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>> {
     let id = parameter(id)?;
-    let draining = wants_draining(&body.map_err(|_| extract::too_large())?)?;
+    let draining = wants_draining(&body.map_err(|error| extract::bytes_error(&error))?)?;
     services.balancer.drain(&id, draining)?;
     Ok(Json(serde_json::json!({ "id": id, "draining": draining })))
 }
@@ -126,7 +127,9 @@ fn wants_draining(body: &[u8]) -> Result<bool> {
     if body.trim_ascii().is_empty() {
         return Ok(true);
     }
-    let body: std::result::Result<DrainBody, _> = serde_json::from_slice(body);
+    // By way of a map: serde would take an array for an object.
+    let body = serde_json::from_slice::<Map<String, Value>>(body)
+        .and_then(|fields| serde_json::from_value::<DrainBody>(Value::Object(fields)));
     body.map(|body| body.draining).map_err(|error| {
         let message = format!("the body must be empty or {{\"draining\": true or false}}: {error}");
         Error::new(StatusCode::BAD_REQUEST, "invalid_body", message)

@@ -63,8 +63,8 @@ impl<'a> Wish<'a> {
         for (name, value) in query {
             let items = || value.split(',').map(str::trim).filter(|item| !item.is_empty());
             match &**name {
-                "clientId" if value.len() > NAME_BYTES_MAX => {
-                    return Err(invalid_query("clientId", "at most 256 bytes"));
+                "clientId" if value.len() > NAME_BYTES_MAX || value.contains(char::is_control) => {
+                    return Err(invalid_query("clientId", "at most 256 bytes without control characters"));
                 }
                 "clientId" => wish.client_id = value,
                 "exclude" => wish.exclude.extend(items().map(str::to_owned)),

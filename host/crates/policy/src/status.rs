@@ -113,6 +113,9 @@ pub struct Report {
     pub refused: Vec<(String, String)>,
     /// Names with a file that is still being written.
     pub waiting: Vec<String>,
+    /// Why the folder could not be read; nothing changed then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// Counts of what the policies folder brought.

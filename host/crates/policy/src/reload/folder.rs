@@ -144,7 +144,8 @@ impl Folder {
                 _ => {}
             }
         }
-        self.files.retain(|path, _| present.iter().any(|(_, other, _)| other == path));
+        let paths: HashSet<&Path> = present.iter().map(|(_, path, _)| path.as_path()).collect();
+        self.files.retain(|path, _| paths.contains(path.as_path()));
         for (name, path, stat) in &present {
             self.look_at(name, path, *stat, now);
         }
@@ -303,9 +304,22 @@ pub(super) fn is_policy_name(name: &str) -> bool {
         && name.chars().all(is_word)
 }
 
+/// Reads a regular file. Anything else that took its place since it was looked at (a pipe, a device) must neither
+/// hold the task up nor be read.
 fn read_at_most(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    }
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     let mut bytes = Vec::new();
-    fs::File::open(path)?.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    file.take(max as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -35,7 +35,26 @@ pub(super) struct Kept {
 impl Keep {
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&path)?;
-        Ok(Self { path })
+        let keep = Self { path };
+        keep.tidy()?;
+        Ok(keep)
+    }
+
+    /// Removes what a crash left half done: files never renamed into place, and components without a record.
+    fn tidy(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let file = entry.file_name();
+            let Some(file) = file.to_str() else { continue };
+            let orphaned = file
+                .strip_suffix(".wasm")
+                .and_then(|stem| stem.rsplit_once('.'))
+                .is_some_and(|(name, _)| !self.record(name).exists());
+            if orphaned || file.ends_with(".new") {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     /// Keeps a version as the last good one of its name.
@@ -162,6 +181,19 @@ mod tests {
         keep.save("a", b"good", &json!({})).expect("saved");
         fs::write(keep.wasm("a", &digest(b"good")), b"evil").expect("written");
         assert!(keep.load("a").is_none());
+    }
+
+    #[test]
+    fn what_a_crash_left_is_removed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let keep = Keep::open(folder.path().to_owned()).expect("made");
+        keep.save("a", b"good", &json!({})).expect("saved");
+        for left in ["a.bb.wasm.new", "gone.bb.wasm", "gone.json.new"] {
+            fs::write(folder.path().join(left), b"x").expect("written");
+        }
+        let keep = Keep::open(folder.path().to_owned()).expect("opened");
+        assert!(keep.load("a").is_some());
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 2);
     }
 
     #[test]

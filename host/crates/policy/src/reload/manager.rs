@@ -29,6 +29,7 @@ const QUEUE_LEN: usize = 1024;
 pub(super) enum Message {
     Changed { path: PathBuf, closed: bool },
     Look,
+    FolderGone,
     Reload(SyncSender<Report>),
     Bind(Rebind, SyncSender<Result<Bindings, BindError>>),
     Use(String, SyncSender<Result<Arc<Loaded>, String>>),
@@ -100,6 +101,8 @@ pub enum BindError {
     WrongRole { name: String, role: &'static str },
     #[error("the policy `{name}` cannot be used: {message}")]
     Unusable { name: String, message: String },
+    #[error("at most {max} groups can be bound one by one; set the policy of a group with PUT /groups/NAME")]
+    TooMany { max: usize },
     #[error("the host is stopping")]
     Stopping,
 }
@@ -171,6 +174,7 @@ impl Manager {
             sender: inbox.sender,
             is_waiting: false,
             unsaved: Vec::new(),
+            lost: None,
             present: BTreeSet::new(),
         };
         task.boot();
@@ -270,7 +274,8 @@ impl Manager {
 
     /// Stops the task; what serves goes on serving.
     pub fn stop(&self) {
-        drop(self.sender.send(Message::Stop));
+        // A full queue means the task is busy; it ends with the process then.
+        drop(self.sender.try_send(Message::Stop));
     }
 }
 

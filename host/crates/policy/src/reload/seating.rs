@@ -15,6 +15,9 @@ use crate::refusal::Refusal;
 use crate::seat::{ScoringFactory, ScoringPolicy, Staged};
 use crate::status::{Bindings, Rebind, Source};
 
+/// Most groups with a binding of their own.
+const GROUP_BINDINGS_MAX: usize = 10_000;
+
 impl Task {
     /// Changes bindings: all of them, or none if one is refused.
     pub(super) fn bind(&mut self, rebind: &Rebind) -> Result<Bindings, BindError> {
@@ -22,6 +25,10 @@ impl Task {
         let wanted = rebind.scoring.iter().map(|name| (name, "scoring"));
         for (name, role) in wanted.chain(claiming.map(|name| (name, "claiming"))) {
             self.check_bindable(name, role)?;
+        }
+        let added = rebind.groups.keys().filter(|group| !self.bindings.groups.contains_key(*group)).count();
+        if self.bindings.groups.len() + added > GROUP_BINDINGS_MAX {
+            return Err(BindError::TooMany { max: GROUP_BINDINGS_MAX });
         }
         if let Some(name) = &rebind.scoring {
             name.clone_into(&mut self.bindings.scoring);

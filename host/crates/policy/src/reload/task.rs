@@ -55,6 +55,8 @@ pub(super) struct Task {
     pub(super) watch: Option<Watch>,
     pub(super) sender: SyncSender<Message>,
     pub(super) is_waiting: bool,
+    /// Why the folder could not be read at the last look.
+    pub(super) lost: Option<String>,
     /// What came into use and is not kept yet.
     pub(super) unsaved: Vec<Unsaved>,
     /// Names that have a file in the folder, as of the last look.
@@ -66,6 +68,7 @@ pub(super) struct Unsaved {
     name: String,
     wasm: Vec<u8>,
     config: Value,
+    is_reported: bool,
 }
 
 impl Task {
@@ -91,7 +94,6 @@ impl Task {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            let is_poll = message.is_none();
             let mut replies = Vec::new();
             let mut binds = Vec::new();
             let mut gather = matches!(message, Some(Message::Changed { closed: false, .. }));
@@ -109,6 +111,7 @@ impl Task {
                         self.show();
                         drop(reply.try_send(loaded));
                     }
+                    Some(Message::FolderGone) => self.watch = None,
                     Some(Message::Stop) => return,
                     Some(Message::Look) | None => {}
                 }
@@ -125,9 +128,7 @@ impl Task {
                     break;
                 }
             }
-            if is_poll {
-                self.rewatch();
-            }
+            self.rewatch();
             if !replies.is_empty() {
                 // Whoever asks wants what was refused to be tried again: it may have been refused for want of time.
                 self.entries.values_mut().for_each(|entry| entry.refused = None);
@@ -177,13 +178,19 @@ impl Task {
         let looks = match self.folder.look(now) {
             Ok(looks) => looks,
             Err(error) => {
-                tracing::error!(
-                    folder = %self.folder.path().display(), %error,
-                    "cannot read the policies folder; everything stays as it is"
-                );
-                return Report::default();
+                let error = format!("cannot read {}: {error}", self.folder.path().display());
+                if self.lost.as_ref() != Some(&error) {
+                    tracing::error!(error, "the policies folder is lost; everything stays as it is");
+                }
+                self.is_waiting = false;
+                self.watch = None;
+                self.lost = Some(error.clone());
+                return Report { error: Some(error), ..Report::default() };
             }
         };
+        if self.lost.take().is_some() {
+            tracing::info!("the policies folder is back");
+        }
         self.present = looks.keys().cloned().collect();
         let mut report = Report::default();
         let names: BTreeSet<String> = self.entries.keys().chain(looks.keys()).cloned().collect();
@@ -217,9 +224,25 @@ impl Task {
 
     /// Keeps what came into use for a restart: after the swap, which need not wait for the disk.
     fn save(&mut self) {
-        for Unsaved { name, wasm, config } in std::mem::take(&mut self.unsaved) {
-            if let Err(error) = self.keep.save(&name, &wasm, &config) {
-                tracing::error!(policy.name = name, %error, "cannot keep this version for a restart");
+        for mut unsaved in std::mem::take(&mut self.unsaved) {
+            // Only what is still in use is worth keeping.
+            let is_used =
+                self.entries.get(&unsaved.name).and_then(|entry| entry.used.as_ref()).is_some_and(|used| {
+                    used.loaded.artifact().digest() == digest(&unsaved.wasm)
+                        && *used.loaded.config() == unsaved.config
+                });
+            if !is_used {
+                continue;
+            }
+            if let Err(error) = self.keep.save(&unsaved.name, &unsaved.wasm, &unsaved.config) {
+                if !unsaved.is_reported {
+                    tracing::error!(
+                        policy.name = unsaved.name, %error,
+                        "cannot keep this version for a restart yet, trying again"
+                    );
+                }
+                unsaved.is_reported = true;
+                self.unsaved.push(unsaved);
             }
         }
     }
@@ -299,7 +322,8 @@ impl Task {
                 let embedded = || self.embedded(name).map(|policy| policy.wasm.to_vec());
                 if let Some(wasm) = wasm.or_else(embedded) {
                     let config = loaded.config().clone();
-                    self.unsaved.push(Unsaved { name: name.to_owned(), wasm, config });
+                    let name = name.to_owned();
+                    self.unsaved.push(Unsaved { name, wasm, config, is_reported: false });
                 }
                 tracing::info!(policy.name = name, policy.digest = digest, load_ms, "policy version proven");
                 let used = Some(Used { loaded: Arc::new(loaded), source, load_ms });

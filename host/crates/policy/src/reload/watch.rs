@@ -20,11 +20,17 @@ type Identity = (u64, u64);
 impl Watch {
     /// Starts watching. Events that do not fit into the queue are lost: the slow poll finds what they told.
     pub(super) fn start(folder: &Path, queue: SyncSender<Message>) -> notify::Result<Self> {
+        let own = folder.to_owned();
         let handler = move |event: notify::Result<notify::Event>| {
             let Ok(event) = event else {
                 drop(queue.try_send(Message::Look));
                 return;
             };
+            // The folder itself was deleted or moved: another one of its name may even get its inode.
+            if event.paths.contains(&own) && (event.kind.is_remove() || is_moved_away(&event)) {
+                drop(queue.try_send(Message::FolderGone));
+                return;
+            }
             match boil(&event) {
                 Some((path, closed)) => drop(queue.try_send(Message::Changed { path: path.clone(), closed })),
                 None if event.need_rescan() || event.kind.is_remove() || is_moved_away(&event) => {
