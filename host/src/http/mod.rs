@@ -23,6 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -32,6 +33,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use http_body::Body as _;
 
 use crate::app::Services;
 use error::{Error, RequestIds};
@@ -77,10 +79,32 @@ pub(crate) fn router(services: Services, edge: Edge) -> Router {
 async fn at_the_edge(State(state): State<Arc<(Services, Edge)>>, request: Request, next: Next) -> Response {
     let (services, edge) = &*state;
     let response = match refuse(&request, edge) {
-        Some(error) => error.into_response(),
+        Some(error) => {
+            // A client that is still sending would see its connection break instead of the answer.
+            discard(request.into_body()).await;
+            error.into_response()
+        }
         None => surviving(next, meter::count_in(request, &services.meter)).await,
     };
     meter::count_out(edge.request_ids.complete(response), &services.meter)
+}
+
+/// Reads on what nobody wants, within bounds.
+async fn discard(body: Body) {
+    const BYTES_MAX: usize = 16 << 20;
+    const TIME_MAX: Duration = Duration::from_secs(5);
+    let mut body = pin!(body);
+    let read = async {
+        let mut bytes = 0;
+        while let Some(Ok(frame)) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
+            bytes += frame.data_ref().map_or(0, |data| data.len());
+            if bytes > BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // Late or not, the answer is the same.
+    drop(tokio::time::timeout(TIME_MAX, read).await);
 }
 
 fn refuse(request: &Request<Body>, edge: &Edge) -> Option<Error> {
