@@ -224,7 +224,8 @@ fn an_instance_without_heartbeats_expires() {
         };
         aged("z", 0).await.ok();
         aged("a", 2000).await.ok();
-        assert!(host.instance("a").await["heartbeatAgeMs"].as_u64().unwrap() >= 2000);
+        // The host's clock is monotonic: it may differ from the wall clock by what that was adjusted meanwhile.
+        assert!(host.instance("a").await["heartbeatAgeMs"].as_u64().unwrap() >= 1995);
         aged("old", 4000).await.refused(400, "timestamp_too_old");
         assert_eq!(host.instance("old").await, Value::Null);
         // The younger heartbeat counts, in whatever order they come.
