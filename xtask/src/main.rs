@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
+mod contract;
 mod policies;
 mod test;
 
@@ -14,7 +15,7 @@ mod test;
 enum Command {
     /// Builds the default policies into `policies/prebuilt/`, or checks what is there.
     Policies(policies::Args),
-    /// Formatting, lints, docs, prebuilt policies: everything but the tests.
+    /// The released contract, formatting, lints, docs, prebuilt policies: everything but the tests.
     Check,
     /// Everything that must pass: the checks and all tests.
     Test,

@@ -180,7 +180,8 @@ fn prebuilt(root: &Path) -> PathBuf {
     root.join("policies").join("prebuilt")
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Writes bytes as lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").expect("a String takes all");
         text

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use crate::policies;
+use crate::{contract, policies};
 
 /// Runs one tool of the chain and says which one failed.
 fn step(root: &Path, title: &str, program: &str, args: &[&str]) -> anyhow::Result<()> {
@@ -29,11 +29,13 @@ fn install(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Formatting, lints, docs, and that the prebuilt policies are those of the sources.
+/// Formatting, lints, docs, that the contract is the released one, and that the prebuilt policies are those of the
+/// sources.
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let guests = root.join("policies");
     let warnings = ["--", "-D", "warnings"];
     install(root)?;
+    contract::check(root)?;
     policies::check(root)?;
     step(root, "format", "cargo", &["fmt", "--all", "--check"])?;
     step(&guests, "format of the policies", "cargo", &["fmt", "--all", "--check"])?;
