@@ -4,14 +4,18 @@
 
 #![allow(clippy::print_stdout, reason = "the bench's answer")]
 
+/// The helper of the system tests.
+#[path = "../../tests/it/lowered.rs"]
+mod lowered;
 mod support;
 
 use std::time::Duration;
 
-use fulcrum_core::claiming::{self as host, Reason};
+use fulcrum_core::claiming::Reason;
 use fulcrum_guest::testing::claiming::{Group, member};
 use fulcrum_guest::{Changes, Claiming as _};
 use fulcrum_policy::{Artifact, Limits, Runtime};
+use lowered::lowered;
 use sticky::logic::Sticky;
 use support::{Contender, is_bench, machine, race, time, verdict};
 
@@ -30,7 +34,7 @@ fn main() {
     let sizes = if is_bench() { &SIZES[..] } else { &SIZES[..1] };
     for &(members, partitions) in sizes {
         for (event, group) in events(&native, members, partitions) {
-            let cycle = lowered(&group);
+            let cycle = lowered(&group, Reason::Join);
             let mut instance = loaded.make_claiming().expect("an instance starts");
             let expected: Changes = native.plan(&group.cycle()).expect("a plan");
             let found = instance.plan(&cycle).expect("a plan");
@@ -71,33 +75,4 @@ fn events(policy: &Sticky, members: usize, partitions: usize) -> Vec<(&'static s
     let mut join = settled;
     join.join(member("newcomer", &[0]));
     vec![("cold", cold), ("leave", leave), ("join", join)]
-}
-
-fn lowered(group: &Group) -> host::Cycle {
-    let cycle = group.cycle();
-    let member = |member: &fulcrum_guest::Member| host::Member {
-        id: member.id.clone(),
-        zone: member.zone.clone(),
-        labels: member.labels.clone(),
-        capacity: member.capacity,
-        since_ms: member.since_ms,
-        topics: member.topics.clone(),
-    };
-    host::Cycle {
-        group: cycle.group.to_owned(),
-        members: cycle.members.iter().map(member).collect(),
-        topics: cycle.topics.to_vec(),
-        places: cycle.places.to_vec(),
-        topic: cycle.topic.to_vec(),
-        number: cycle.number.to_vec(),
-        place: cycle.place.to_vec(),
-        owner: cycle.owner.to_vec(),
-        moving: cycle.moving.to_vec(),
-        weight: cycle.weight.to_vec(),
-        held_ms: cycle.held_ms.to_vec(),
-        movement_budget: cycle.movement_budget,
-        reason: Reason::Join,
-        now_ms: cycle.now_ms,
-        seed: cycle.seed,
-    }
 }

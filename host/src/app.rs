@@ -1,9 +1,9 @@
 //! One running host: builds the parts from a [`Config`], starts them in order and stops them in order.
 //!
-//! Start: folders, socket, store, policies (the boot reconcile), groups, background tasks, then requests. A host that
-//! listens is ready. Stop: readiness off and the own row out of the roster, then the groups, so that nobody counts as
-//! lost because a connection is cut; no new connections, running requests finish within a bound, then the policy
-//! manager, and the store last.
+//! Start: folders, socket, store, policies (the boot reconcile), groups of both kinds, background tasks, then requests.
+//! A host that listens is ready. Stop: readiness off and the own row out of the roster, then the groups, so that nobody
+//! counts as lost because a connection is cut; polls and streams end, no new connections, running requests finish
+//! within a bound, then the message groups, the policy manager, and the store last.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,23 +12,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::serve::ListenerExt;
 use cpu_time::ProcessTime;
-use fulcrum_coordinator::{Balancer, Events, Groups, Meter, Sessions, groups, sessions};
+use fulcrum_coordinator::{
+    Balancer, Events, Groups, Kinds, Meter, Pulls, Rates, Requests, Retention, Sessions, Turns, groups,
+    pulls, sessions,
+};
 use fulcrum_core::scoring::Load;
 use fulcrum_core::time::Clock;
 use fulcrum_policy::seat::ScoringSeat;
 use fulcrum_policy::{Manager, Planner, Runtime, manager};
 use fulcrum_store::{EventLog, SqliteStore};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock::RealClock;
 use crate::config::{Authority, Config};
+use crate::connections;
 use crate::embedded;
 use crate::http::{self, Edge};
+
+/// Time between two looks for rates that can be forgotten.
+const RATES_TIDY: Duration = Duration::from_secs(10);
 
 /// What the handlers of one host share.
 #[derive(Clone)]
@@ -37,6 +43,8 @@ pub struct Services {
     pub balancer: Arc<Balancer>,
     /// Sessions and agents.
     pub sessions: Arc<Sessions>,
+    /// Turns of sessions, and what waits for agents.
+    pub turns: Arc<Turns>,
     /// Measured traffic.
     pub meter: Arc<Meter>,
     /// The host's clock.
@@ -49,6 +57,18 @@ pub struct Services {
     pub groups: Arc<Groups>,
     /// Topics and publishing.
     pub events: Arc<Events>,
+    /// Message groups.
+    pub pulls: Arc<Pulls>,
+    /// How long events stay.
+    pub retention: Arc<Retention>,
+    /// How fast events and turns may come.
+    pub rates: Arc<Rates>,
+    /// Which kind a group is of.
+    pub kinds: Arc<Kinds>,
+    /// Requests that wait for a reply.
+    pub requests: Arc<Requests>,
+    /// Where replies are to be sent.
+    pub reply_url: Arc<str>,
     /// The events themselves.
     pub log: Arc<dyn EventLog>,
     /// Whether the host is on its way out.
@@ -60,6 +80,18 @@ pub struct Services {
 pub struct Lifecycle {
     is_draining: AtomicBool,
     stop: Notify,
+    /// Connections that live on after their request, which the server does not wait for.
+    outliving: watch::Sender<usize>,
+}
+
+/// A connection that lives on after its request; see [`Lifecycle::outlive`].
+#[derive(Debug)]
+pub struct Outliving(Arc<Lifecycle>);
+
+impl Drop for Outliving {
+    fn drop(&mut self) {
+        self.0.outliving.send_modify(|count| *count -= 1);
+    }
 }
 
 impl Lifecycle {
@@ -72,6 +104,18 @@ impl Lifecycle {
     fn drain(&self) {
         self.is_draining.store(true, Ordering::Release);
         self.stop.notify_waiters();
+    }
+
+    /// Makes the end of the host wait, within its bound, until the guard is dropped.
+    #[must_use]
+    pub fn outlive(self: &Arc<Self>) -> Outliving {
+        self.outliving.send_modify(|count| *count += 1);
+        Outliving(self.clone())
+    }
+
+    async fn nobody_outlives(&self) {
+        // The sender lives as long as this, so there is no other end.
+        drop(self.outliving.subscribe().wait_for(|count| *count == 0).await);
     }
 
     /// Waits until the host is on its way out.
@@ -95,7 +139,7 @@ pub struct Running {
     services: Services,
     store: Arc<SqliteStore>,
     drain: Duration,
-    server: JoinHandle<std::io::Result<()>>,
+    server: JoinHandle<()>,
     tasks: Tasks,
 }
 
@@ -115,14 +159,19 @@ impl App {
             0 => Authority { port: addr.port(), ..authority },
             _ => authority,
         });
-        let (services, store) = services(config, advertise.as_ref()).await?;
+        let (services, store) = services(config, addr, advertise.as_ref()).await?;
 
         let beat = Beat::new(&services);
         beat.send(&services);
         let interval = Duration::from_millis(config.heartbeat.interval_ms);
+        let retention = services.retention.clone();
+        let retention_interval = Duration::from_millis(config.events.retention_interval_ms);
         let tasks = Tasks(vec![
             tokio::spawn(beat.run(services.clone(), interval)),
             tokio::spawn(tell_groups(&services)),
+            tokio::spawn(run_turns(services.turns.clone())),
+            tokio::spawn(async move { retention.run(retention_interval).await }),
+            tokio::spawn(tidy_rates(services.rates.clone())),
         ]);
         let edge = Edge {
             request_ids: http::error::RequestIds::new(u32::from_ne_bytes(entropy())),
@@ -132,15 +181,11 @@ impl App {
         };
         let router = http::router(services.clone(), edge);
         let lifecycle = services.lifecycle.clone();
-        let listener = listener.tap_io(|stream| {
-            // Answers are small and complete: waiting for more to send would only add latency.
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "cannot set TCP_NODELAY");
-            }
-        });
-        let server =
-            axum::serve(listener, router).with_graceful_shutdown(async move { lifecycle.drained().await });
-        let server = tokio::spawn(server.into_future());
+        let limits = connections::Limits {
+            connections_max: usize::try_from(config.host.connections_max).unwrap_or(usize::MAX),
+            header_timeout: Duration::from_millis(config.host.header_timeout_ms),
+        };
+        let server = tokio::spawn(connections::serve(listener, router, limits, lifecycle));
         tracing::info!(%addr, policies_dir = %config.policies_dir().display(), "host is ready");
         let drain = Duration::from_millis(config.host.drain_ms);
         Ok(Running { addr, services, store, drain, server, tasks })
@@ -169,8 +214,7 @@ impl Running {
     /// Waits until the server ended by itself, which it only does on an error.
     pub async fn failed(&mut self) -> anyhow::Error {
         match (&mut self.server).await {
-            Ok(Err(error)) => anyhow::Error::new(error).context("the server stopped"),
-            Ok(Ok(())) => anyhow::anyhow!("the server stopped"),
+            Ok(()) => anyhow::anyhow!("the server stopped"),
             Err(error) => anyhow::Error::new(error).context("the server crashed"),
         }
     }
@@ -179,15 +223,27 @@ impl Running {
     pub async fn stop(mut self) {
         tracing::info!(drain_ms = self.drain.as_millis(), "host is draining");
         self.services.lifecycle.drain();
+        // No chunk can come in any more: agents find the door closed.
+        self.services.turns.stop();
         // The heartbeat ends first, or it could put the own row back.
         self.tasks.stop().await;
         self.services.balancer.retire();
         // Before connections are cut: a watch that the host ends is no lost member.
         self.services.groups.stop().await;
-        if !self.server.is_finished() && tokio::time::timeout(self.drain, &mut self.server).await.is_err() {
+        self.services.requests.stop();
+        let ended = async {
+            if !self.server.is_finished() {
+                // How it ended makes no difference any more.
+                drop((&mut self.server).await);
+            }
+            self.services.lifecycle.nobody_outlives().await;
+        };
+        if tokio::time::timeout(self.drain, ended).await.is_err() {
             tracing::warn!("some requests did not finish in time and are cut off");
             self.server.abort();
         }
+        // Only now: until here an acknowledgement that came in time was taken in.
+        self.services.pulls.stop().await;
         let policies = self.services.policies;
         if let Err(error) = tokio::task::spawn_blocking(move || policies.stop()).await {
             tracing::error!(%error, "the policy manager crashed while it stopped");
@@ -219,16 +275,17 @@ impl Drop for Tasks {
 /// Builds the parts; returns when the boot reconcile is done.
 async fn services(
     config: &Config,
+    addr: SocketAddr,
     advertise: Option<&Authority>,
 ) -> anyhow::Result<(Services, Arc<SqliteStore>)> {
     let clock: Arc<dyn Clock> = Arc::new(RealClock::start());
     let file = config.store_file();
     // Reads and syncs the disk: not for a worker thread.
-    let store =
-        tokio::task::spawn_blocking(move || SqliteStore::open(file, fulcrum_store::Options::default()))
-            .await
-            .context("opening the store crashed")?
-            .context("cannot open the store")?;
+    let options = config.store_options();
+    let store = tokio::task::spawn_blocking(move || SqliteStore::open(file, options))
+        .await
+        .context("opening the store crashed")?
+        .context("cannot open the store")?;
     let store = Arc::new(store);
     let runtime = Runtime::new(config.policy_limits()).context("cannot start the policy runtime")?;
     let (alarm, inbox) = manager::inbox();
@@ -254,7 +311,7 @@ async fn services(
         .context("the host's own row would be refused (instance_id, advertise, zone, capacity)")?;
     let meter = Arc::new(Meter::new(settings.clients_max));
     let balancer = Arc::new(Balancer::new(settings, ScoringSeat::new(alarm), clock.clone(), boot_seed));
-    let sessions = Sessions::new(
+    let sessions = Arc::new(Sessions::new(
         sessions::Settings {
             require_agent: config.session.require_agent,
             agent_ttl: Duration::from_millis(config.heartbeat.ttl_ms),
@@ -262,6 +319,12 @@ async fn services(
             session_ttl: Duration::from_millis(config.session.ttl_ms),
             ..sessions::Settings::default()
         },
+        Box::new(|| u128::from_ne_bytes(entropy())),
+    ));
+    let turns = Turns::new(
+        config.turns(),
+        sessions.clone(),
+        clock.clone(),
         Box::new(|| u128::from_ne_bytes(entropy())),
     );
     let settings = manager::Settings {
@@ -294,16 +357,52 @@ async fn services(
     let groups = Groups::open(parts).await.context("cannot bring the groups back")?;
     let default_partitions =
         u32::try_from(config.events.default_partitions).expect("checked with the configuration");
-    let events = Events::new(store.clone(), groups.clone(), clock.clone(), default_partitions);
+    let parts = pulls::Parts {
+        store: store.clone(),
+        log: store.clone(),
+        groups: Some(groups.clone()),
+        clock: clock.clone(),
+        entropy: Box::new(|| u128::from_ne_bytes(entropy())),
+        settings: config.pulls(),
+    };
+    let pulls = Pulls::open(parts).await.context("cannot bring the message groups back")?;
+    let kinds = Kinds::new(groups.clone(), pulls.clone());
+    let requests_max = usize::try_from(config.events.requests_max).unwrap_or(usize::MAX);
+    let requests = Requests::new(requests_max, Box::new(|| u128::from_ne_bytes(entropy())));
+    let own_url = balancer.own_url().map_or_else(|| format!("http://{addr}"), str::to_owned);
+    let events = Events::new(
+        store.clone(),
+        store.clone(),
+        groups.clone(),
+        pulls.clone(),
+        clock.clone(),
+        default_partitions,
+    );
+    let retention = Retention::new(
+        store.clone(),
+        store.clone(),
+        groups.clone(),
+        pulls.clone(),
+        clock.clone(),
+        config.retention(),
+    );
+    let rates = Arc::new(Rates::new(config.rates(), &clock));
     let services = Services {
         balancer,
-        sessions: Arc::new(sessions),
+        sessions,
+        turns,
         meter,
         clock,
         policies,
         planner,
         groups,
         events: Arc::new(events),
+        pulls,
+        retention: Arc::new(retention),
+        rates,
+        kinds: Arc::new(kinds),
+        requests: Arc::new(requests),
+        reply_url: format!("{own_url}/events/reply").into(),
         log: store.clone(),
         lifecycle: Arc::default(),
     };
@@ -324,6 +423,20 @@ fn tell_groups(services: &Services) -> impl Future<Output = ()> + use<> {
             changed.notified().await;
             groups.policies_changed().await;
         }
+    }
+}
+
+async fn run_turns(turns: Arc<Turns>) {
+    turns.run().await;
+}
+
+/// Forgets now and then what no rate depends on any more.
+async fn tidy_rates(rates: Arc<Rates>) {
+    let mut ticks = tokio::time::interval(RATES_TIDY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        rates.tidy();
     }
 }
 

@@ -9,6 +9,7 @@ mod layers;
 mod rules;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -106,6 +107,14 @@ tree! {
         body_bytes_max: u64 = 1024 * 1024;
         /// Time running requests get to finish once the host is told to stop, in milliseconds.
         drain_ms: u64 = 10_000;
+        /// Most connections at once; more wait to be taken in.
+        connections_max: u64 = 50_000;
+        /// Time a connection may take to send the head of its next request, idle time between two requests included,
+        /// in milliseconds; then it is closed.
+        header_timeout_ms: u64 = 120_000;
+        /// Largest size of the file that holds events and groups, in bytes; 0 leaves it to the disk. Events get seven
+        /// eighths of it, then publishing is refused (503 `disk_full`) while everything else goes on.
+        store_bytes_max: u64 = 0;
     }
     /// Policies: which one serves, and what one may use.
     policy: Policy = "policy" {
@@ -117,7 +126,9 @@ tree! {
         scoring_deadline_ms: u64 = 10;
         /// Longest time one claim plan may take, in milliseconds.
         claiming_deadline_ms: u64 = 1000;
-        /// Longest time loading and configuring a policy may take, in milliseconds.
+        /// Longest time compiling a policy may take, in milliseconds.
+        compile_deadline_ms: u64 = 120_000;
+        /// Longest time one call may take while a policy is loaded, in milliseconds.
         load_deadline_ms: u64 = 10_000;
         /// Memory one policy instance may use, in MiB.
         memory_mib: u64 = 64;
@@ -132,6 +143,39 @@ tree! {
     events: Events = "events" {
         /// Partitions of a topic that is made by the first event published to it.
         default_partitions: u64 = 4;
+        /// Deliveries a client may have in hand of one message group and topic; with so many it gets no more until it
+        /// settles some.
+        in_flight_max: u64 = 1000;
+        /// Time a delivery is kept from others unless its subscription says otherwise, in milliseconds.
+        invisible_ms: u64 = 60_000;
+        /// Deliveries of one event after which it becomes a dead letter, unless its subscription says otherwise.
+        deliveries_max: u64 = 17;
+        /// Positions of one partition that a message group reads ahead of the lowest one it has not settled.
+        window: u64 = 10_000;
+        /// Time after its last use at which a client's own group (BROADCAST, MULTICAST) is dropped, in milliseconds.
+        private_ttl_ms: u64 = 10 * 60 * 1000;
+        /// Requests that may wait for their reply at once.
+        requests_max: u64 = 10_000;
+        /// Age at which events go, in milliseconds; 0 keeps them for ever. This and the next two hold for topics that do
+        /// not say otherwise. Events that a group still needs stay.
+        retention_ms: u64 = 7 * 24 * 3600 * 1000;
+        /// Bytes of events of a partition beyond which the oldest go; 0 is no limit. Events that a group still needs
+        /// stay.
+        retention_bytes: u64 = 0;
+        /// Bytes of events of a partition beyond which the oldest go even if a group still needs them; 0 is no limit.
+        /// Message groups get them as dead letters, members of other groups see a gap.
+        hard_limit_bytes: u64 = 0;
+        /// Time between two looks for events that may go, in milliseconds.
+        retention_interval_ms: u64 = 60_000;
+    }
+    /// How fast what comes from outside may come; without a value there is no limit. Beyond, calls are refused (429).
+    limits: Limits = "limits" {
+        /// Events published to one topic each second.
+        topic_events_per_sec: Option<u64> = None;
+        /// Bytes of events published to one topic each second. A single event always fits.
+        topic_bytes_per_sec: Option<u64> = None;
+        /// Turns started and messages published on one session each second.
+        session_turns_per_sec: Option<u64> = None;
     }
     /// Consumer groups, until `PUT /groups/{group}` says otherwise.
     group: Group = "group" {
@@ -159,6 +203,18 @@ tree! {
         binding_ttl_ms: u64 = 30 * 60 * 1000;
         /// Time after its last use at which a session that was not closed is forgotten, in milliseconds.
         ttl_ms: u64 = 60 * 60 * 1000;
+        /// Time a turn may take that does not say, in milliseconds.
+        turn_timeout_ms: u64 = 60_000;
+        /// Time a chunk of an answer waits for a client that reads slowly before it is refused, in milliseconds.
+        chunk_wait_ms: u64 = 5000;
+        /// Largest chunk of an answer, and largest message published to a session, in bytes.
+        chunk_bytes_max: u64 = 256 * 1024;
+        /// Most chunks a session keeps for its subscriber.
+        replay_chunks: u64 = 256;
+        /// Most bytes a session keeps for its subscriber, but for a single chunk.
+        replay_bytes: u64 = 256 * 1024;
+        /// Memory all sessions together keep for their subscribers, in MiB; beyond, the oldest chunks are dropped.
+        replay_mib_max: u64 = 256;
     }
     /// What the host writes to stderr.
     log: Log = "log" {
@@ -199,6 +255,67 @@ impl Config {
         spec
     }
 
+    /// Returns the bounds and defaults of message groups.
+    #[must_use]
+    pub fn pulls(&self) -> fulcrum_coordinator::pulls::Settings {
+        let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        fulcrum_coordinator::pulls::Settings {
+            in_flight_max: narrow(self.events.in_flight_max),
+            default_partitions: narrow(self.events.default_partitions),
+            invisible: Duration::from_millis(self.events.invisible_ms),
+            deliveries_max: narrow(self.events.deliveries_max),
+            private_ttl: Duration::from_millis(self.events.private_ttl_ms),
+            window: self.events.window,
+            ..fulcrum_coordinator::pulls::Settings::default()
+        }
+    }
+
+    /// Returns how much of a topic is kept that does not say otherwise.
+    #[must_use]
+    pub fn retention(&self) -> fulcrum_coordinator::retention::Limits {
+        let limit = |value: u64| Some(value).filter(|value| *value > 0);
+        fulcrum_coordinator::retention::Limits {
+            age_ms: limit(self.events.retention_ms),
+            bytes: limit(self.events.retention_bytes),
+            hard_bytes: limit(self.events.hard_limit_bytes),
+        }
+    }
+
+    /// Returns how fast things may come.
+    #[must_use]
+    pub fn rates(&self) -> fulcrum_coordinator::rates::Settings {
+        let limit = |value: Option<u64>| value.and_then(|value| NonZeroU32::new(u32::try_from(value).ok()?));
+        fulcrum_coordinator::rates::Settings {
+            topic_events_per_sec: limit(self.limits.topic_events_per_sec),
+            topic_bytes_per_sec: limit(self.limits.topic_bytes_per_sec),
+            session_turns_per_sec: limit(self.limits.session_turns_per_sec),
+        }
+    }
+
+    /// Returns how the store is opened.
+    #[must_use]
+    pub fn store_options(&self) -> fulcrum_store::Options {
+        let file_bytes_max = Some(self.host.store_bytes_max).filter(|bytes| *bytes > 0);
+        fulcrum_store::Options { file_bytes_max, ..fulcrum_store::Options::default() }
+    }
+
+    /// Returns how turns behave.
+    #[must_use]
+    pub fn turns(&self) -> fulcrum_coordinator::turns::Settings {
+        let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+        fulcrum_coordinator::turns::Settings {
+            timeout: Duration::from_millis(self.session.turn_timeout_ms),
+            chunk_wait: Duration::from_millis(self.session.chunk_wait_ms),
+            chunk_bytes_max: size(self.session.chunk_bytes_max),
+            replay_chunks_max: size(self.session.replay_chunks),
+            replay_bytes_max: size(self.session.replay_bytes),
+            replay_bytes_total_max: size(self.session.replay_mib_max * 1024 * 1024),
+            // Three signs of life within the shorter time to live.
+            beat: Duration::from_millis(self.heartbeat.ttl_ms.min(self.session.ttl_ms) / 3),
+            ..fulcrum_coordinator::turns::Settings::default()
+        }
+    }
+
     /// Returns the limits policies run within.
     #[must_use]
     pub fn policy_limits(&self) -> fulcrum_policy::Limits {
@@ -208,6 +325,7 @@ impl Config {
             artifact_bytes: bytes(self.policy.artifact_mib_max),
             scoring_deadline: Duration::from_millis(self.policy.scoring_deadline_ms),
             claiming_deadline: Duration::from_millis(self.policy.claiming_deadline_ms),
+            compile_deadline: Duration::from_millis(self.policy.compile_deadline_ms),
             load_deadline: Duration::from_millis(self.policy.load_deadline_ms),
             ..fulcrum_policy::Limits::default()
         }

@@ -7,5 +7,6 @@ pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod config;
+mod connections;
 pub mod embedded;
 pub mod http;

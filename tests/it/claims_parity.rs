@@ -9,6 +9,7 @@ use fulcrum_guest::{Changes, Claiming, Error};
 use fulcrum_policy::failure::{Declared, Failure};
 use fulcrum_policy::{Artifact, Limits, Runtime};
 
+use crate::lowered::lowered;
 use crate::support::test_seed;
 
 /// Groups tried per policy and configuration.
@@ -31,40 +32,11 @@ fn same<P: Claiming>(name: &str, configs: &[&str]) {
             for number in 0..GROUPS {
                 let seed = fresh.wrapping_add(number);
                 let group = Group::random(seed, 8, 12);
-                let found = wasm.plan(&lowered(&group));
+                let found = wasm.plan(&lowered(&group, Reason::Manual));
                 let expected = native.plan(&group.cycle());
                 assert_eq!(found, raised(expected), "{name} with {config}, group of seed {seed}");
             }
         }
-    }
-}
-
-fn lowered(group: &Group) -> host::Cycle {
-    let member = |member: &fulcrum_guest::Member| host::Member {
-        id: member.id.clone(),
-        zone: member.zone.clone(),
-        labels: member.labels.clone(),
-        capacity: member.capacity,
-        since_ms: member.since_ms,
-        topics: member.topics.clone(),
-    };
-    let cycle = group.cycle();
-    host::Cycle {
-        group: cycle.group.to_owned(),
-        members: cycle.members.iter().map(member).collect(),
-        topics: cycle.topics.to_vec(),
-        places: cycle.places.to_vec(),
-        topic: cycle.topic.to_vec(),
-        number: cycle.number.to_vec(),
-        place: cycle.place.to_vec(),
-        owner: cycle.owner.to_vec(),
-        moving: cycle.moving.to_vec(),
-        weight: cycle.weight.to_vec(),
-        held_ms: cycle.held_ms.to_vec(),
-        movement_budget: cycle.movement_budget,
-        reason: Reason::Manual,
-        now_ms: cycle.now_ms,
-        seed: cycle.seed,
     }
 }
 

@@ -2,18 +2,30 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and tells what it measured")]
 
+mod evals;
+mod lowered;
 mod support;
 
 mod claims_parity;
 mod cli;
+mod crash;
+mod drain;
+mod eventhubs;
+mod eventmesh;
+mod events;
 mod evil;
 mod groups;
 mod groups_more;
+mod hostile;
 mod metrics;
 mod parity;
+mod places;
 mod recommend;
 mod reload;
+mod retention;
+mod rocketmq;
 mod sessions;
 mod soak;
 mod swap;
+mod turns;
 mod vectors;

@@ -473,6 +473,15 @@ fn pages_of_other_origins_cannot_change_the_host() {
         host.send(reload).await.refused(403, "cross_origin");
         assert_eq!(host.get("/instances?all=1").await.ok(), json!([]));
         host.send(put(host.url())).await.ok();
+        // A page's images and links send no origin, and a poll would take what it answers from others.
+        for site in ["cross-site", "same-site"] {
+            let take = host.request(Method::GET, "/events/poll?clientId=c").header("sec-fetch-site", site);
+            host.send(take).await.refused(403, "cross_origin");
+        }
+        for site in ["same-origin", "none"] {
+            let read = host.request(Method::GET, "/instances").header("sec-fetch-site", site);
+            host.send(read).await.ok();
+        }
         let read = host.request(Method::GET, "/instances").header("origin", "https://evil.example");
         let read = host.send(read).await;
         assert!(read.headers.get("access-control-allow-origin").is_none(), "reading is left to the browser");

@@ -106,7 +106,8 @@ fn a_policy_is_shown_as_it_stands() {
         let expected = json!({ "name": "mine", "state": "live", "source": "file", "digest": digest(embedded("weighted")),
             "version": weighted_version(), "summary": null, "roles": ["scoring"], "bound": ["scoring"], "config": {},
             "sizeBytes": embedded("weighted").len(), "loadMs": null, "lastFailure": null, "problem": null,
-            "decisions": { "ok": 0, "timeout": 0, "trap": 0, "limit": 0, "illegal": 0, "error": 0, "open": 0 } });
+            "decisions": { "ok": 0, "timeout": 0, "trap": 0, "limit": 0, "illegal": 0, "error": 0, "open": 0 },
+            "plans": { "ok": 0, "timeout": 0, "trap": 0, "limit": 0, "illegal": 0, "error": 0, "open": 0 } });
         assert_eq!(status, expected);
         host.recommend("").await;
         let all = host.get("/admin/policies").await.ok();

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fulcrum::app::{App, Running};
+use fulcrum::app::{App, Running, Services};
 use fulcrum::config::Config;
 use fulcrum_core::seed;
 use reqwest::Method;
@@ -319,6 +319,11 @@ impl Host {
         Drops(self.config.policies_dir())
     }
 
+    /// Its parts, for what no call shows.
+    pub(crate) fn services(&self) -> &Services {
+        self.running.services()
+    }
+
     /// Stops it and returns its folder, from which it can be started again.
     pub(crate) async fn stop(self) -> TempDir {
         self.running.stop().await;
@@ -411,6 +416,11 @@ impl Process {
         assert!(sent.expect("there is a kill command").success());
     }
 
+    /// Returns its folder once it has ended, from which a host can be started again.
+    pub(crate) fn into_folder(self) -> TempDir {
+        self.folder
+    }
+
     /// Waits until it ends; returns its exit code.
     pub(crate) async fn ended(&mut self) -> Option<i32> {
         let ended = tokio::time::timeout(SOON, self.child.wait()).await;
@@ -466,7 +476,7 @@ pub(crate) async fn fulcrum(arguments: &[&str], input: &str) -> Ended {
 }
 
 /// The binary, without anything from this process's environment that it might read.
-fn command() -> Command {
+pub(crate) fn command() -> Command {
     let mut command = Command::new(binary());
     command.env_clear().kill_on_drop(true);
     command

@@ -1,4 +1,4 @@
-//! Operating the policies of a running host: `/admin/policies` and `/admin/bindings`.
+//! Operating a running host: `/admin/policies`, `/admin/bindings` and `/admin/retention`.
 
 use axum::Router;
 use axum::extract::rejection::PathRejection;
@@ -9,7 +9,7 @@ use fulcrum_coordinator::groups::check_name;
 use fulcrum_policy::manager::BindError;
 use fulcrum_policy::status::{Bindings, Rebind, Report, Status};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Result;
 use super::error::Error;
@@ -23,6 +23,7 @@ pub(crate) fn routes() -> Router<Services> {
         .route("/admin/policies/reload", post(reload))
         .route("/admin/policies/{name}", get(show))
         .route("/admin/bindings", get(bindings).put(bind))
+        .route("/admin/retention", post(retain))
 }
 
 #[derive(Serialize)]
@@ -32,7 +33,7 @@ struct Overview {
 }
 
 async fn list(State(services): State<Services>) -> Json<Overview> {
-    Json(Overview { bindings: services.policies.bindings(), policies: services.policies.statuses() })
+    Json(Overview { bindings: services.policies.bindings(), policies: services.planner.statuses() })
 }
 
 async fn show(
@@ -40,7 +41,7 @@ async fn show(
     name: std::result::Result<Path<String>, PathRejection>,
 ) -> Result<Json<Status>> {
     let name = parameter(name)?;
-    let found = services.policies.statuses().into_iter().find(|status| status.name == name);
+    let found = services.planner.statuses().into_iter().find(|status| status.name == name);
     found.map(Json).ok_or_else(|| {
         Error::new(
             StatusCode::NOT_FOUND,
@@ -56,6 +57,17 @@ async fn reload(State(services): State<Services>) -> Result<Json<Report>> {
         Some(error) => Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "folder_unreadable", error)),
         None => Ok(Json(report)),
     }
+}
+
+/// Trims what may go now, without waiting for the next look.
+async fn retain(State(services): State<Services>) -> Result<Json<Value>> {
+    let before = services.retention.counts();
+    let is_done = services.retention.pass().await?;
+    let after = services.retention.counts();
+    let trimmed = after.trimmed.saturating_sub(before.trimmed);
+    Ok(Json(
+        json!({ "trimmed": trimmed, "failed": after.failed.saturating_sub(before.failed), "done": is_done }),
+    ))
 }
 
 async fn bindings(State(services): State<Services>) -> Json<Bindings> {

@@ -1,4 +1,7 @@
-//! Agents: workers that register on this host and serve its sessions. Names and answers are EventMesh's.
+//! Agents: workers that register on this host and serve its sessions. Names and answers are EventMesh's; what they have
+//! to do has a file of its own.
+
+mod inbox;
 
 use axum::Router;
 use axum::extract::State;
@@ -10,7 +13,7 @@ use super::Result;
 use super::extract::Json;
 use crate::app::Services;
 
-/// Name under which EventMesh's agents keep their topics. Our agents get their turns over HTTP, so the two parents
+/// Name under which EventMesh's agents keep their topics. Our agents get their turns from `/agent/poll`, so the two parents
 /// only complete the answer its client expects.
 const PARENT: &str = "agents";
 /// The same for its clients.
@@ -22,6 +25,7 @@ pub(crate) fn routes() -> Router<Services> {
         .route("/agent/ready", post(ready))
         .route("/agent/heartbeat", post(heartbeat))
         .route("/agent/unregister", post(unregister))
+        .merge(inbox::routes())
 }
 
 #[derive(Deserialize)]

@@ -34,6 +34,13 @@ impl Error {
         self
     }
 
+    /// Says what the message is about, in front of it.
+    #[must_use]
+    pub fn about(mut self, what: &str) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
     /// Says when the same call may succeed, in the header `retry-after`.
     #[must_use]
     pub fn retry_after(mut self, secs: u32) -> Self {
@@ -61,6 +68,18 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.code
+    }
+
+    /// Returns what it says to people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns a number that was added as a field.
+    #[must_use]
+    pub fn fact(&self, name: &str) -> Option<u64> {
+        self.facts.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
     fn render(&self, request_id: Option<&str>) -> Response {

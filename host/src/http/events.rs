@@ -1,176 +1,77 @@
-//! Publishing: one CloudEvent in structured mode.
+//! Events: publishing them, and getting them one by one in message groups. Names, bodies and status codes are those of
+//! EventMesh's HTTP protocol where it has the call.
+
+mod ack;
+mod dead;
+mod event;
+mod frame;
+mod poll;
+mod publish;
+mod request;
+mod socket;
+mod stream;
+mod subscribe;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::post;
-use fulcrum_coordinator::groups::check_name;
-use serde_json::{Map, Value, json};
+use axum::http::StatusCode;
+use fulcrum_coordinator::pulls;
+use fulcrum_core::NAME_BYTES_MAX;
 
 use super::error::Error;
-use super::extract::{self, Json, Query};
-use super::{Result, query};
+use super::instances::invalid_query;
+use super::{Result, query, store};
 use crate::app::Services;
 
 pub(crate) fn routes() -> Router<Services> {
-    Router::new().route("/events/publish", post(publish))
+    Router::new()
+        .merge(publish::routes())
+        .merge(subscribe::routes())
+        .merge(poll::routes())
+        .merge(stream::routes())
+        .merge(ack::routes())
+        .merge(request::routes())
+        .merge(dead::routes())
 }
 
-async fn publish(
-    State(services): State<Services>,
-    Query(query): Query<Vec<(String, String)>>,
-    headers: HeaderMap,
-    body: std::result::Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<Value>)> {
-    let topic = query::required(&query, "topic")?;
-    check_name("topic", topic)?;
-    check_kind(&headers)?;
-    let body = body.map_err(|error| extract::bytes_error(&error))?;
-    let event = Event::read(&body)?;
-    let (partition, offset) = services.events.publish(topic, event.key.as_deref(), one_line(&body)).await?;
-    let answer = json!({ "status": "accepted", "topic": topic, "partition": partition, "offset": offset.0 });
-    Ok((StatusCode::ACCEPTED, Json(answer)))
-}
-
-/// What the host needs of an event.
-#[derive(Debug, PartialEq)]
-struct Event {
-    /// Events of one key keep their order.
-    key: Option<String>,
-}
-
-impl Event {
-    /// Reads an event and checks it against CloudEvents 1.0, JSON format.
-    fn read(body: &[u8]) -> Result<Self> {
-        let event: Value = serde_json::from_slice(body)
-            .map_err(|error| Error::new(StatusCode::BAD_REQUEST, "invalid_json", error.to_string()))?;
-        let Value::Object(event) = event else { return Err(invalid("an event must be a JSON object")) };
-        for name in ["specversion", "id", "source", "type"] {
-            match event.get(name) {
-                Some(Value::String(text)) if !text.is_empty() => {}
-                None | Some(Value::Null) => return Err(invalid(format!("the attribute {name} is missing"))),
-                Some(_) => return Err(invalid(format!("{name} must be a text that is not empty"))),
+/// Maps what a message group refuses to a status and a code.
+impl From<pulls::Error> for Error {
+    fn from(error: pulls::Error) -> Self {
+        let refused = |status, code| Self::new(status, code, error.to_string());
+        match &error {
+            pulls::Error::NotSubscribed(_) => refused(StatusCode::NOT_FOUND, "not_subscribed"),
+            pulls::Error::UnknownDelivery(_) => {
+                // The id can be any text of any length.
+                let message = "there is no such delivery: it was settled, or its time ran out";
+                Self::new(StatusCode::NOT_FOUND, "unknown_delivery", message)
+            }
+            pulls::Error::UnknownGroup { .. } => refused(StatusCode::NOT_FOUND, "unknown_group"),
+            pulls::Error::Conflict { .. } => refused(StatusCode::CONFLICT, "group_conflict"),
+            pulls::Error::WrongKind(_) => refused(StatusCode::CONFLICT, "wrong_kind"),
+            pulls::Error::Invalid { .. } => refused(StatusCode::BAD_REQUEST, "invalid_value"),
+            pulls::Error::TooMany { .. } => {
+                refused(StatusCode::TOO_MANY_REQUESTS, "too_many_subscriptions").retry_after(60)
+            }
+            pulls::Error::TooManyPolls => {
+                refused(StatusCode::TOO_MANY_REQUESTS, "too_many_polls").retry_after(1)
+            }
+            pulls::Error::Restarted => {
+                refused(StatusCode::SERVICE_UNAVAILABLE, "group_restarted").retry_after(1)
+            }
+            pulls::Error::Stopping => store::stopping(),
+            pulls::Error::Store(error) => error.clone().into(),
+            pulls::Error::Corrupt { .. } => {
+                tracing::error!(%error, "a message group's record cannot be read");
+                Self::internal()
             }
         }
-        if event["specversion"] != "1.0" {
-            return Err(invalid("specversion must be \"1.0\""));
-        }
-        let given = |name: &str| event.get(name).is_some_and(|value| !value.is_null());
-        if given("data") && given("data_base64") {
-            return Err(invalid("an event has either data or data_base64"));
-        }
-        event.iter().try_for_each(|(name, value)| check_attribute(name, value))?;
-        Ok(Self { key: key(&event) })
     }
 }
 
-fn check_attribute(name: &str, value: &Value) -> Result<()> {
-    match (name, value) {
-        ("data", _) | (_, Value::Null) | ("data_base64", Value::String(_)) => return Ok(()),
-        ("data_base64", _) => return Err(invalid("data_base64 must be a text")),
-        _ => {}
+/// Returns the client a query names.
+fn client(query: &[(String, String)]) -> Result<&str> {
+    let client = query::required(query, "clientId")?;
+    if client.len() > NAME_BYTES_MAX || client.contains(char::is_control) {
+        return Err(invalid_query("clientId", "1 to 256 bytes without control characters"));
     }
-    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
-        return Err(invalid(format!("the attribute name {name:?} must consist of a to z and 0 to 9")));
-    }
-    let is_text = matches!(value, Value::String(text) if !text.is_empty());
-    match name {
-        "datacontenttype" | "dataschema" | "subject" | "time" if !is_text => {
-            Err(invalid(format!("{name} must be a text that is not empty")))
-        }
-        _ if value.is_array() || value.is_object() => {
-            Err(invalid(format!("the extension {name} must be a text, a number or a boolean")))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Returns the routing key: the message group, else the partition key.
-fn key(event: &Map<String, Value>) -> Option<String> {
-    ["messagegroup", "partitionkey"].iter().find_map(|name| match event.get(*name)? {
-        Value::Null => None,
-        Value::String(key) => Some(key.clone()).filter(|key| !key.is_empty()),
-        other => Some(other.to_string()),
-    })
-}
-
-fn check_kind(headers: &HeaderMap) -> Result<()> {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match kind.as_str() {
-        "application/json" | "application/cloudevents+json" => Ok(()),
-        _ => {
-            let message = "expected one event with the header `content-type: application/cloudevents+json`";
-            Err(Error::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", message))
-        }
-    }
-}
-
-/// Returns the event as it came, on one line: in JSON a line break can only be white space between tokens.
-fn one_line(body: &Bytes) -> Bytes {
-    let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
-    if body.iter().any(is_break) {
-        body.iter().map(|byte| if is_break(byte) { b' ' } else { *byte }).collect()
-    } else {
-        body.clone()
-    }
-}
-
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(StatusCode::BAD_REQUEST, "invalid_event", message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_are_checked_and_keyed() {
-        let check = |changes: Value, expected: std::result::Result<Option<&str>, &str>| {
-            let mut event =
-                json!({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "data": {"a": [1]}});
-            for (name, value) in changes.as_object().expect("an object") {
-                event[name] = value.clone();
-            }
-            let found = Event::read(event.to_string().as_bytes());
-            let found = found.as_ref().map(|event| event.key.as_deref()).map_err(Error::code);
-            assert_eq!(found, expected, "{changes}");
-        };
-        check(json!({}), Ok(None));
-        check(json!({"time": "2026-01-01T00:00:00Z", "subject": "s", "myext1": 7, "flag": true}), Ok(None));
-        check(json!({"partitionkey": "p"}), Ok(Some("p")));
-        check(json!({"partitionkey": "p", "messagegroup": "m"}), Ok(Some("m")));
-        check(json!({"partitionkey": 7}), Ok(Some("7")));
-        check(json!({"partitionkey": null, "messagegroup": ""}), Ok(None));
-        check(json!({"data": null, "data_base64": "AA=="}), Ok(None));
-        for wrong in [
-            json!({"specversion": "0.3"}),
-            json!({"specversion": 1.0}),
-            json!({"id": ""}),
-            json!({"id": null}),
-            json!({"source": 1}),
-            json!({"type": []}),
-            json!({"data_base64": "AA=="}),
-            json!({"data": null, "data_base64": 1}),
-            json!({"myExt": "x"}),
-            json!({"ext": {"a": 1}}),
-            json!({"subject": ""}),
-            json!({"time": 5}),
-        ] {
-            check(wrong, Err("invalid_event"));
-        }
-        assert_eq!(Event::read(b"[]").map_err(|error| error.code()), Err("invalid_event"));
-        assert_eq!(Event::read(b"{").map_err(|error| error.code()), Err("invalid_json"));
-    }
-
-    #[test]
-    fn line_breaks_become_blanks() {
-        assert_eq!(
-            one_line(&Bytes::from_static(b"{\r\n\"a\":\"\\n\"}")),
-            Bytes::from_static(b"{  \"a\":\"\\n\"}")
-        );
-    }
+    Ok(client)
 }

@@ -1,6 +1,7 @@
 //! Consumer groups: their settings, view, rebalance and offsets; members and partitions have a file each.
 
 mod members;
+mod messages;
 mod partitions;
 mod spec;
 mod view;
@@ -9,8 +10,10 @@ use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use fulcrum_coordinator::groups::{self, Reset, Target};
+use fulcrum_coordinator::kinds::{Kind, WrongKind};
 use fulcrum_core::Timestamp;
 use fulcrum_core::group::{Place, Refused};
 use fulcrum_policy::planner::Wish;
@@ -75,6 +78,12 @@ impl From<groups::Error> for Error {
     }
 }
 
+impl From<WrongKind> for Error {
+    fn from(error: WrongKind) -> Self {
+        Self::new(StatusCode::CONFLICT, "wrong_kind", error.to_string())
+    }
+}
+
 /// Returns the parameters of a path, decoded.
 fn path<T>(path: std::result::Result<Path<T>, PathRejection>) -> Result<T> {
     path.map(|Path(parameters)| parameters).map_err(|_| {
@@ -100,19 +109,26 @@ impl From<HeldBody> for (Place, u64) {
 async fn list(State(services): State<Services>) -> Json<Vec<Value>> {
     let group = |(name, counts): (String, groups::Counts)| {
         let partitions = counts.partitions_owned + counts.partitions_moving + counts.partitions_free;
-        json!({ "group": name, "members": counts.members_live, "partitions": partitions })
+        json!({ "group": name, "kind": "partitions", "members": counts.members_live, "partitions": partitions })
     };
-    Json(services.groups.counts().await.into_iter().map(group).collect())
+    let mut groups: Vec<_> = services.groups.counts().await.into_iter().map(group).collect();
+    groups.extend(messages::list(&services).await);
+    groups.sort_by(|a, b| a["group"].as_str().cmp(&b["group"].as_str()));
+    Json(groups)
 }
 
-async fn show(State(services): State<Services>, name: Name) -> Result<Json<view::GroupBody>> {
-    let view = services.groups.view(&parameter(name)?).await?;
+async fn show(State(services): State<Services>, name: Name) -> Result<Response> {
+    let name = parameter(name)?;
+    if services.kinds.of(&name) == Some(Kind::Messages) {
+        return Ok(Json(messages::show(&services, &name).await).into_response());
+    }
+    let view = services.groups.view(&name).await?;
     let wish = Wish { policy: view.spec.policy.clone(), config: view.spec.config.clone() };
     let (planner, group) = (services.planner.clone(), view.group.clone());
     let version = admin::blocking(move || planner.version(&group, &wish)).await?;
     let ends = view::ends(&services, &view).await;
     let bound = view.spec.policy.clone().unwrap_or_else(|| services.policies.claiming_of(&view.group));
-    Ok(Json(view::GroupBody::new(view, &ends, bound, &version, services.clock.now())))
+    Ok(Json(view::GroupBody::new(view, &ends, bound, &version, services.clock.now())).into_response())
 }
 
 async fn configure(
@@ -134,13 +150,20 @@ async fn configure(
             .await?
             .map_err(|problem| Error::new(StatusCode::CONFLICT, "unusable_policy", problem))?;
     }
-    let spec = services.groups.configure(&group, patch).await?;
+    let configuring = services.groups.configure(&group, patch);
+    let spec = services.kinds.making(&group, Kind::Partitions, configuring).await??;
     Ok(Json(spec::SpecBody::new(&group, &spec)))
 }
 
 async fn delete(State(services): State<Services>, name: Name) -> Result<Json<Value>> {
     let group = parameter(name)?;
-    services.groups.delete(&group).await?;
+    let deleting = async {
+        match services.kinds.of(&group) {
+            Some(Kind::Messages) => Ok::<_, Error>(services.pulls.delete_group(&group).await?),
+            _ => Ok(services.groups.delete(&group).await?),
+        }
+    };
+    services.kinds.deleting(deleting).await?;
     Ok(Json(json!({ "group": group, "status": "deleted" })))
 }
 

@@ -170,8 +170,8 @@ fn report(id: String, body: &Value, now: Timestamp) -> Result<Report> {
 /// Reads fields of a body; `null` is absent.
 pub(super) struct Fields<'a>(pub(super) &'a Map<String, Value>);
 
-impl Fields<'_> {
-    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+impl<'a> Fields<'a> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 

@@ -3,6 +3,8 @@
 //! Nothing is kept here: a scrape reads the counts where they are made. No label holds a session, a client or an
 //! instance, so the number of lines stays bounded.
 
+mod events;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -13,6 +15,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use fulcrum_coordinator::groups::{Counts, WarningKind};
+use fulcrum_coordinator::pulls;
+use fulcrum_coordinator::turns;
 use fulcrum_policy::Outcome;
 use fulcrum_policy::tally::{BUCKET_BOUNDS_NANOS, Line};
 use prometheus_client::collector::Collector;
@@ -32,7 +36,8 @@ pub(crate) fn routes() -> Router<Services> {
 async fn scrape(State(services): State<Services>) -> Response {
     let mut registry = Registry::default();
     let groups = services.groups.counts().await.into_iter().map(|(_, counts)| counts).collect();
-    registry.register_collector(Box::new(Scrape { services, groups }));
+    let message_groups = services.pulls.counts().await;
+    registry.register_collector(Box::new(Scrape { services, groups, message_groups }));
     let mut out = String::new();
     match text::encode(&mut out, &registry) {
         Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], out).into_response(),
@@ -46,6 +51,7 @@ async fn scrape(State(services): State<Services>) -> Response {
 struct Scrape {
     services: Services,
     groups: Vec<Counts>,
+    message_groups: Vec<pulls::Counts>,
 }
 
 impl fmt::Debug for Scrape {
@@ -69,6 +75,7 @@ impl Collector for Scrape {
         let states = [("ready", agents.ready), ("waiting", agents.waiting)];
         gauges(&mut encoder, "fulcrum_agents", "Registered agents by state", "state", &states)?;
         gauge(&mut encoder, "fulcrum_sessions", "Open sessions", services.sessions.count(now).into())?;
+        turns(&mut encoder, &services.turns.counts())?;
         counter(
             &mut encoder,
             "fulcrum_heartbeats",
@@ -77,6 +84,14 @@ impl Collector for Scrape {
         )?;
 
         groups(&mut encoder, &self.groups)?;
+        counter(
+            &mut encoder,
+            "fulcrum_group_policy_changes",
+            "Times the policy version that plans for a group became another one, in component or configuration",
+            services.groups.version_changes(),
+        )?;
+
+        events::encode(&mut encoder, services, &self.message_groups)?;
 
         let reloads = services.policies.reloads();
         let mut family = encoder.encode_descriptor(
@@ -151,17 +166,22 @@ fn groups(encoder: &mut DescriptorEncoder<'_>, groups: &[Counts]) -> fmt::Result
         ("free", sum(|of| of.partitions_free)),
     ];
     gauges(encoder, "fulcrum_group_partitions", "Partitions of groups by state", "state", &states)?;
-    let problems = [
-        ("subscriptions_differ", sum(|of| usize::from(of.subscriptions_differ))),
-        ("ownership_disagrees", sum(|of| of.members_disagreeing)),
-        ("on_fallback", sum(|of| usize::from(of.is_on_fallback))),
-    ];
-    let help = "Groups whose members subscribe to different topics, members that report partitions they were not \
-                given, groups whose last plan was the fallback's";
-    gauges(encoder, "fulcrum_group_problems", help, "problem", &problems)?;
     let warned = |kind| groups.iter().filter(|of| of.warnings.contains(&kind)).count();
     let kinds = WarningKind::WORDS.map(|(kind, word)| (word, warned(kind)));
     gauges(encoder, "fulcrum_group_warnings", "Groups whose view has a warning of this kind", "kind", &kinds)
+}
+
+fn turns(encoder: &mut DescriptorEncoder<'_>, counts: &turns::Counts) -> fmt::Result {
+    let help = "Turns of sessions that ended, by how";
+    let mut family = encoder.encode_descriptor("fulcrum_turns", help, None, MetricType::Counter)?;
+    for (outcome, ended) in turns::Outcome::ALL.iter().zip(counts.ended) {
+        count(family.encode_family(&[("outcome", outcome.name())])?, ended)?;
+    }
+    gauge(encoder, "fulcrum_turns_running", "Turns that run", counts.running as u64)?;
+    let help = "Turns that run and that no agent took yet";
+    gauge(encoder, "fulcrum_turns_waiting", help, counts.waiting as u64)?;
+    let help = "Bytes of chunks kept for subscribers of sessions";
+    gauge(encoder, "fulcrum_session_replay_bytes", help, counts.replay_bytes as u64)
 }
 
 fn policies(encoder: &mut DescriptorEncoder<'_>, services: &Services) -> fmt::Result {

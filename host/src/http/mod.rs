@@ -28,7 +28,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN};
+use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN, UPGRADE};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::{self, Next};
@@ -78,15 +78,16 @@ pub(crate) fn router(services: Services, edge: Edge) -> Router {
 /// Refuses what no handler should see, counts bytes, survives panics and completes errors.
 async fn at_the_edge(State(state): State<Arc<(Services, Edge)>>, request: Request, next: Next) -> Response {
     let (services, edge) = &*state;
+    let client = meter::Client::of(&request, &services.clock);
     let response = match refuse(&request, edge) {
         Some(error) => {
             // A client that is still sending would see its connection break instead of the answer.
             discard(request.into_body()).await;
             error.into_response()
         }
-        None => surviving(next, meter::count_in(request, &services.meter)).await,
+        None => surviving(next, meter::count_in(request, &services.meter, client.clone())).await,
     };
-    meter::count_out(edge.request_ids.complete(response), &services.meter)
+    meter::count_out(edge.request_ids.complete(response), &services.meter, client)
 }
 
 /// Reads on what nobody wants, within bounds.
@@ -113,13 +114,28 @@ fn refuse(request: &Request<Body>, edge: &Edge) -> Option<Error> {
     if declared.is_some_and(|bytes| bytes > edge.body_bytes_max as u64) {
         return Some(extract::too_large());
     }
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    if reads || is_own_page(headers, request.uri(), edge) {
+    // A browser keeps what is read from the pages of others, but not what comes through a WebSocket.
+    let reads =
+        matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && !is_websocket(headers);
+    if !is_of_another_site(headers) && (reads || is_own_page(headers, request.uri(), edge)) {
         return None;
     }
-    let message =
-        "a web page of another origin must not change this host; call it without an `Origin` header";
+    let message = "a web page of another origin must not use this host; call it without the headers `Origin` and \
+                   `Sec-Fetch-Site`";
     Some(Error::new(StatusCode::FORBIDDEN, "cross_origin", message))
+}
+
+/// Says whether a browser sent this for a page of another origin, or for a link on one.
+///
+/// Such a page cannot see the answer to a plain `GET`, but a poll takes what it answers away from others.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none")
+}
+
+/// Says whether a request wants to become a WebSocket.
+fn is_websocket(headers: &HeaderMap) -> bool {
+    let mut offers = headers.get_all(UPGRADE).iter().filter_map(|offer| offer.to_str().ok());
+    offers.any(|offer| offer.split(',').any(|name| name.trim().eq_ignore_ascii_case("websocket")))
 }
 
 /// Says whether a request comes from no web page or from one this host served itself.

@@ -1,4 +1,6 @@
-//! Sessions: where should the next one go, and opening and closing them here.
+//! Sessions: where should the next one go, and opening and closing them here; what flows on them has a file of its own.
+
+mod turns;
 
 use std::collections::BTreeMap;
 
@@ -26,6 +28,7 @@ pub(crate) fn routes() -> Router<Services> {
         .route("/session/recommend", get(recommend))
         .route("/session/open", post(open))
         .route("/session/close/{session_id}", post(close))
+        .merge(turns::routes())
 }
 
 async fn recommend(

@@ -1,6 +1,7 @@
 //! What callers see when the store refuses or fails: shared by topics, events and groups.
 
 use axum::http::StatusCode;
+use fulcrum_coordinator::{rates, retention};
 use fulcrum_store::Error as Refused;
 
 use super::error::Error;
@@ -48,6 +49,28 @@ impl From<Refused> for Error {
                 Self::internal()
             }
         }
+    }
+}
+
+impl From<retention::Error> for Error {
+    fn from(error: retention::Error) -> Self {
+        match error {
+            retention::Error::Store(error) => error.into(),
+            retention::Error::Groups(error) => error.into(),
+        }
+    }
+}
+
+impl From<rates::Limited> for Error {
+    fn from(error: rates::Limited) -> Self {
+        let secs = match error {
+            // Rounded up: who comes earlier is refused again.
+            rates::Limited::Wait { wait, .. } => {
+                wait.as_millis().div_ceil(1000).try_into().unwrap_or(u32::MAX)
+            }
+            rates::Limited::TooMuch { .. } => RETRY_SECS,
+        };
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", error.to_string()).retry_after(secs.max(1))
     }
 }
 

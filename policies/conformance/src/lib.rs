@@ -1,10 +1,81 @@
-//! Reads the vectors in `tests/vectors/` for the tests beside it; no part of any policy.
+//! The claim policies against the vectors in `tests/vectors/`, by whatever plans: the policies' own code in the tests
+//! beside it, their components in those of the host. No part of any policy.
+//!
+//! Invariant: what a vector demands is said here once; a [`Planner`] only carries questions and plans.
 
 use std::path::Path;
 
+use average::logic::Average;
+use average_by_circle::logic::AverageByCircle;
+use balanced::logic::Balanced;
+use by_config::logic::ByConfig;
+use consistent_hash::logic::ConsistentHash;
+use fulcrum_guest::Changes;
 use fulcrum_guest::claiming::Reason;
-use fulcrum_guest::testing::claiming::{Group, member};
+use fulcrum_guest::testing::claiming::{Group, Settled, member, plan};
+use greedy::logic::Greedy;
+use machine_room::logic::MachineRoom;
+use machine_room_nearby::logic::MachineRoomNearby;
 use serde_json::Value;
+
+pub mod eventhubs;
+pub mod rocketmq;
+
+/// Asks policies by their names.
+pub trait Planner {
+    /// Returns the plan of one cycle by a policy with a configuration, a JSON object.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such policy, or it has no legal plan.
+    fn plan(&mut self, policy: &str, config: &str, group: &Group) -> Changes;
+}
+
+/// The policies' own code, under the laws of plans.
+#[derive(Debug, Clone, Copy)]
+pub struct Native;
+
+impl Planner for Native {
+    fn plan(&mut self, policy: &str, config: &str, group: &Group) -> Changes {
+        match policy {
+            "average" => plan::<Average>(config, group),
+            "average-by-circle" => plan::<AverageByCircle>(config, group),
+            "balanced" => plan::<Balanced>(config, group),
+            "by-config" => plan::<ByConfig>(config, group),
+            "consistent-hash" => plan::<ConsistentHash>(config, group),
+            "greedy" => plan::<Greedy>(config, group),
+            "machine-room" => plan::<MachineRoom>(config, group),
+            "machine-room-nearby" => plan::<MachineRoomNearby>(config, group),
+            other => panic!("policy {other}"),
+        }
+    }
+}
+
+/// Carries out plans until one changes nothing.
+///
+/// # Panics
+///
+/// If there is no legal plan, or nothing settles within `cycles_max` cycles.
+pub fn settle(
+    planner: &mut impl Planner,
+    policy: &str,
+    config: &str,
+    group: &mut Group,
+    cycles_max: u32,
+) -> Settled {
+    let mut settled = Settled { cycles: 0, moves: 0 };
+    loop {
+        let changes = planner.plan(policy, config, group);
+        if changes.partition.is_empty() && changes.releases.is_empty() {
+            return settled;
+        }
+        let owned = changes.partition.iter().filter(|&&partition| group.owner[partition as usize] >= 0);
+        settled.moves += (owned.count() + changes.releases.len()) as u32;
+        settled.cycles += 1;
+        assert!(settled.cycles <= cycles_max, "{policy} does not settle: {group:?}");
+        group.apply(&changes);
+    }
+}
 
 /// Reads one file of vectors.
 ///

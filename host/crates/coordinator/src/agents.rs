@@ -128,6 +128,21 @@ impl Agents {
         self.change(id, now, |agent| agent.reported = active_sessions)
     }
 
+    /// Takes a sign of life in.
+    pub(crate) fn heard(&mut self, id: &str, now: Timestamp) -> Result<(), Error> {
+        self.change(id, now, |_| ())
+    }
+
+    /// Returns when an agent may be over next.
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+        self.deadlines.next()
+    }
+
+    /// Says whether an agent is registered.
+    pub(crate) fn knows(&self, id: &str) -> bool {
+        self.agents.contains_key(id)
+    }
+
     /// Removes an agent; returns its sessions, `None` if it is not known.
     pub(crate) fn unregister(&mut self, id: &str) -> Option<HashSet<Arc<str>>> {
         let (id, agent) = self.agents.remove_entry(id)?;
@@ -136,8 +151,8 @@ impl Agents {
         Some(agent.sessions)
     }
 
-    /// Removes one agent that was not heard of for longer than its time to live; returns its sessions.
-    pub(crate) fn expire_one(&mut self, now: Timestamp) -> Option<HashSet<Arc<str>>> {
+    /// Removes one agent that was not heard of for longer than its time to live; returns its id and its sessions.
+    pub(crate) fn expire_one(&mut self, now: Timestamp) -> Option<(Arc<str>, HashSet<Arc<str>>)> {
         while let Some(id) = self.deadlines.pop_over(now) {
             let agent = self.agents.get_mut(&id).expect("a deadline is removed with its agent");
             agent.deadline = agent.heard_at.after(self.ttl);
@@ -147,8 +162,8 @@ impl Agents {
             }
             let agent = self.agents.remove(&id).expect("found above");
             tracing::warn!(agent.id = &*id, "agent stopped its heartbeat");
-            self.by_load.remove(&(agent.load(), id));
-            return Some(agent.sessions);
+            self.by_load.remove(&(agent.load(), id.clone()));
+            return Some((id, agent.sessions));
         }
         None
     }

@@ -38,6 +38,11 @@ impl<K: Ord> Deadlines<K> {
         self.ordered.pop_first().map(|(_, key)| key)
     }
 
+    /// Returns the earliest deadline; its key is over once the time is later than that.
+    pub(crate) fn next(&self) -> Option<Timestamp> {
+        self.ordered.first().map(|(at, _)| *at)
+    }
+
     /// Returns how many deadlines are queued.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

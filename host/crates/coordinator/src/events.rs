@@ -1,25 +1,106 @@
-//! Topics, and which partition of one an event goes to.
+//! Topics, what is known of their partitions, and which partition of one an event goes to.
 //!
-//! Invariants: whoever changes a topic tells the groups; an event with a key goes to the partition its key names, so
+//! Invariants: whoever changes a topic tells the groups afterwards; an event with a key goes to the partition its key names, so
 //! events of one key keep their order as long as the partition count stays.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use fulcrum_core::group::Facts;
 use fulcrum_core::seed;
 use fulcrum_core::time::Clock;
-use fulcrum_store::{Error, EventLog, Position, Topic};
+use fulcrum_store::{ClusterStore, Error, EventLog, Partition, Position, Topic};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 
-use crate::Groups;
+use crate::groups::topics;
+use crate::retention::Own;
+use crate::{Groups, Pulls};
+
+/// What a topic should become.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TopicPatch {
+    /// How many partitions it has, at least as many as before.
+    pub partition_count: u32,
+    /// Broker or machine room by partition, empty when unknown; no list at all forgets what was known, `None` keeps
+    /// it.
+    pub places: Option<Vec<String>>,
+    /// Relative weight by partition, finite and above 0; like `places`.
+    pub weights: Option<Vec<f64>>,
+    /// How much of it is kept.
+    pub kept: KeptPatch,
+}
+
+/// How much of a topic is to be kept, see [`Own`]: `None` changes nothing, `Some(None)` is as the host is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptPatch {
+    /// Age of events in milliseconds.
+    pub age_ms: Option<Option<u64>>,
+    /// Bytes of a partition.
+    pub bytes: Option<Option<u64>>,
+    /// Bytes of a partition, whoever still needs them.
+    pub hard_bytes: Option<Option<u64>>,
+}
+
+impl KeptPatch {
+    fn apply(self, own: Own) -> Own {
+        Own {
+            age_ms: self.age_ms.unwrap_or(own.age_ms),
+            bytes: self.bytes.unwrap_or(own.bytes),
+            hard_bytes: self.hard_bytes.unwrap_or(own.hard_bytes),
+        }
+    }
+}
+
+/// A topic with all there is to know of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Described {
+    /// Where each partition begins and ends.
+    pub partitions: Vec<Partition>,
+    /// What is known of each: lists of that length, or empty ones.
+    pub facts: Facts,
+    /// What it says of how much is kept.
+    pub own: Own,
+}
+
+/// A batch of which some partition took nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("only {stored} events of the batch were stored")]
+pub struct Partial {
+    /// Events that were stored all the same.
+    pub stored: usize,
+    /// Why the others were not.
+    #[source]
+    pub error: Error,
+}
+
+/// Why a topic was not changed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Refused {
+    /// A group that keeps the order of keys reads it.
+    #[error("topic {topic:?} cannot grow while a FIFO group reads it: keys would change their partition")]
+    OrderedReaders {
+        /// Its name.
+        topic: String,
+    },
+    /// The store refused or failed.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
 
 /// See the module.
 pub struct Events {
     log: Arc<dyn EventLog>,
+    store: Arc<dyn ClusterStore>,
     groups: Arc<Groups>,
+    pulls: Arc<Pulls>,
     clock: Arc<dyn Clock>,
     default_partitions: u32,
+    published: AtomicU64,
+    /// Held while a topic is changed together with its record.
+    changing: tokio::sync::Mutex<()>,
     /// Events without a key so far, by topic.
     turns: Mutex<HashMap<String, u64>>,
 }
@@ -29,31 +110,83 @@ impl Events {
     #[must_use]
     pub fn new(
         log: Arc<dyn EventLog>,
+        store: Arc<dyn ClusterStore>,
         groups: Arc<Groups>,
+        pulls: Arc<Pulls>,
         clock: Arc<dyn Clock>,
         default_partitions: u32,
     ) -> Self {
-        Self { log, groups, clock, default_partitions, turns: Mutex::default() }
+        let (changing, turns) = (tokio::sync::Mutex::default(), Mutex::default());
+        let published = AtomicU64::new(0);
+        Self { log, store, groups, pulls, clock, default_partitions, published, changing, turns }
     }
 
-    /// Makes a topic of so many partitions, or grows it to them.
+    /// Makes a topic, or grows it, and notes what is known of its partitions.
     ///
-    /// Errors with [`Error::Shrink`] for fewer than it has.
-    pub async fn put_topic(&self, topic: &str, partition_count: u32) -> Result<Topic, Error> {
+    /// Errors with [`Refused::OrderedReaders`] for more partitions while a group needs the order of keys, with
+    /// [`Error::Shrink`] for fewer than it has, and with [`Error::TooLarge`] for lists that are too long to be kept;
+    /// nothing changed then.
+    pub async fn put_topic(&self, topic: &str, patch: TopicPatch) -> Result<Topic, Refused> {
+        let _alone = self.changing.lock().await;
+        let known = topics::find(&*self.log, topic).await?;
+        // A key may go to another partition then, where its next event could overtake.
+        let grows = known.as_ref().is_some_and(|known| known.partition_count < patch.partition_count);
+        if grows && self.pulls.is_fifo_reading(topic) {
+            return Err(Refused::OrderedReaders { topic: topic.to_owned() });
+        }
+        let found = topics::read(&*self.store, topic, known.map(|known| known.incarnation)).await?;
+        let mut facts = found.facts.clone();
+        facts.places = patch.places.unwrap_or(facts.places);
+        facts.weights = patch.weights.unwrap_or(facts.weights);
+        topics::check(&facts)?;
+        let own = patch.kept.apply(found.own);
+        let partition_count = patch.partition_count;
         let made = match self.log.create_topic(topic, partition_count).await {
             Err(Error::TopicExists { .. }) => self.log.grow_topic(topic, partition_count).await?,
             made => made?,
         };
-        self.groups.topic_changed(topic, made.partition_count).await;
+        let written = if facts == found.facts && own == found.own {
+            Ok(())
+        } else {
+            topics::write(&*self.store, topic, made.incarnation, &found, &facts, own).await
+        };
+        // What was made is there, whatever became of its record.
+        self.tell(topic).await;
+        written?;
         Ok(made)
     }
 
-    /// Deletes a topic with its events.
+    /// Returns what there is to know of a topic.
+    pub async fn describe(&self, topic: &str) -> Result<Described, Error> {
+        let known = self.log.topic(topic).await?;
+        let partitions = self.log.partitions(topic).await?;
+        let found = topics::read(&*self.store, topic, Some(known.incarnation)).await?;
+        let (mut facts, own) = (found.facts, found.own);
+        if !facts.places.is_empty() {
+            facts.places.resize(partitions.len(), String::new());
+        }
+        if !facts.weights.is_empty() {
+            facts.weights.resize(partitions.len(), 1.0);
+        }
+        Ok(Described { partitions, facts, own })
+    }
+
+    /// Deletes a topic with its events and what was known of it.
     pub async fn delete_topic(&self, topic: &str) -> Result<(), Error> {
+        let _alone = self.changing.lock().await;
         self.log.delete_topic(topic).await?;
         self.turns.lock().remove(topic);
-        self.groups.topic_changed(topic, 0).await;
+        if let Err(error) = self.forget(topic).await {
+            // It says nothing of another topic of this name: it is only in the way.
+            tracing::warn!(topic, %error, "the record of a deleted topic is left behind");
+        }
+        self.tell(topic).await;
         Ok(())
+    }
+
+    async fn forget(&self, topic: &str) -> Result<(), Error> {
+        let found = topics::read(&*self.store, topic, None).await?;
+        topics::write(&*self.store, topic, 0, &found, &Facts::default(), Own::default()).await
     }
 
     /// Stores one event, making its topic if there is none; returns where it is once that is durable.
@@ -63,17 +196,84 @@ impl Events {
         key: Option<&str>,
         event: Bytes,
     ) -> Result<(u32, Position), Error> {
-        let found = match self.log.topic(topic).await {
-            Err(Error::UnknownTopic { .. }) => self.make_topic(topic).await?,
-            found => found?,
-        };
-        let partition = match key {
-            Some(key) => partition_of(key, found.partition_count),
-            None => self.next_turn(topic, found.partition_count),
-        };
+        let found = self.ensure_topic(topic).await?;
+        let partition = self.route(&found, key);
         let positions = self.log.append(topic, partition, self.clock.now(), vec![event]).await?;
         let position = positions.first().copied().expect("one record gets one position");
+        self.published.fetch_add(1, Ordering::Relaxed);
         Ok((partition, position))
+    }
+
+    /// Stores events with their keys, making their topic if there is none; returns where each is, in the same order,
+    /// once all are durable.
+    ///
+    /// What goes to one partition is stored all or not at all, and in order. Errors with [`Partial`] when that
+    /// failed for some partition.
+    pub async fn publish_batch(
+        &self,
+        topic: &str,
+        events: Vec<(Option<String>, Bytes)>,
+    ) -> Result<Vec<(u32, Position)>, Partial> {
+        let found = self.ensure_topic(topic).await.map_err(|error| Partial { stored: 0, error })?;
+        let mut places = vec![(0, Position(0)); events.len()];
+        let mut by_partition: BTreeMap<u32, (Vec<usize>, Vec<Bytes>)> = BTreeMap::new();
+        for (index, (key, event)) in events.into_iter().enumerate() {
+            let (indices, records) = by_partition.entry(self.route(&found, key.as_deref())).or_default();
+            indices.push(index);
+            records.push(event);
+        }
+        let now = self.clock.now();
+        // All at once: the store then commits them together.
+        let appends = by_partition.into_iter().map(|(partition, (indices, records))| async move {
+            (partition, indices, self.log.append(topic, partition, now, records).await)
+        });
+        let (mut stored, mut failed) = (0, None);
+        for (partition, indices, appended) in join_all(appends).await {
+            match appended {
+                Ok(positions) => {
+                    stored += indices.len();
+                    for (index, position) in indices.into_iter().zip(positions) {
+                        places[index] = (partition, position);
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.published.fetch_add(stored as u64, Ordering::Relaxed);
+        failed.map_or(Ok(places), |error| Err(Partial { stored, error }))
+    }
+
+    /// Runs what must not meet a topic on its way to another partition count.
+    pub async fn while_unchanged<T>(&self, run: impl Future<Output = T>) -> T {
+        let _alone = self.changing.lock().await;
+        run.await
+    }
+
+    /// Returns how many events were published since the host started.
+    #[must_use]
+    pub fn published(&self) -> u64 {
+        self.published.load(Ordering::Relaxed)
+    }
+
+    /// Tells everybody who reads that a topic changed, or is gone.
+    async fn tell(&self, topic: &str) {
+        self.groups.topic_changed(topic).await;
+        self.pulls.topic_changed(topic).await;
+    }
+
+    /// Returns a topic, made if there is none.
+    pub async fn ensure_topic(&self, topic: &str) -> Result<Topic, Error> {
+        match self.log.topic(topic).await {
+            Err(Error::UnknownTopic { .. }) => self.make_topic(topic).await,
+            found => found,
+        }
+    }
+
+    fn route(&self, topic: &Topic, key: Option<&str>) -> u32 {
+        match key {
+            Some(key) => partition_of(key, topic.partition_count),
+            None => self.next_turn(&topic.name, topic.partition_count),
+        }
     }
 
     async fn make_topic(&self, topic: &str) -> Result<Topic, Error> {
@@ -82,7 +282,7 @@ impl Events {
             Err(Error::TopicExists { .. }) => self.log.topic(topic).await,
             made => {
                 let made = made?;
-                self.groups.topic_changed(topic, made.partition_count).await;
+                self.tell(topic).await;
                 Ok(made)
             }
         }
@@ -108,7 +308,7 @@ pub fn partition_of(key: &str, partition_count: u32) -> u32 {
 /// The 64-bit FNV-1a hash.
 ///
 /// Source: Fowler, Noll, Vo; draft-eastlake-fnv.
-const fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) const fn fnv1a(bytes: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     let mut at = 0;
     while at < bytes.len() {

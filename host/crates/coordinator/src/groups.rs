@@ -8,10 +8,11 @@ mod actor;
 mod offsets;
 mod records;
 pub mod state;
+pub(crate) mod topics;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use fulcrum_core::NAME_BYTES_MAX;
@@ -116,6 +117,7 @@ pub struct Parts {
 pub struct Groups {
     parts: Arc<Parts>,
     actors: Mutex<HashMap<String, mpsc::Sender<Command>>>,
+    version_changes: Arc<AtomicU64>,
     is_stopping: AtomicBool,
 }
 
@@ -127,28 +129,20 @@ impl Groups {
         let groups = Arc::new(Self {
             parts: Arc::new(parts),
             actors: Mutex::default(),
+            version_changes: Arc::default(),
             is_stopping: AtomicBool::new(false),
         });
         let entries = groups.parts.store.list(records::PREFIX).await?;
         let mut by_group: BTreeMap<String, Vec<fulcrum_store::Entry>> = BTreeMap::new();
-        let mut topics = BTreeMap::new();
         for entry in entries {
-            if let Some(place) = records::place_of(&entry.key) {
-                topics.insert(place.topic, 0);
-            }
             if let Some(name) = records::group_of(&entry.key) {
                 by_group.entry(name).or_default().push(entry);
             }
         }
         for (name, entries) in by_group {
-            let actor = Actor::restore(groups.parts.clone(), &name, &entries)?;
+            let changes = groups.version_changes.clone();
+            let actor = Actor::restore(groups.parts.clone(), changes, &name, &entries)?;
             groups.spawn(&name, actor);
-        }
-        // A topic may have changed, and the host crashed before the groups heard of it.
-        let present = groups.parts.log.topics().await?;
-        topics.extend(present.into_iter().map(|topic| (topic.name, topic.partition_count)));
-        for (topic, partition_count) in topics {
-            groups.topic_changed(&topic, partition_count).await;
         }
         Ok(groups)
     }
@@ -172,6 +166,12 @@ impl Groups {
         let mut names: Vec<_> = self.actors.lock().keys().cloned().collect();
         names.sort_unstable();
         names
+    }
+
+    /// Tells whether there is a group of that name.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.actors.lock().contains_key(name)
     }
 
     /// Takes a member in, making the group if it is new.
@@ -275,6 +275,24 @@ impl Groups {
         counts
     }
 
+    /// Returns the lowest offset that any group still needs, by partition. A partition that no group reads is left
+    /// out; groups without members count too.
+    pub async fn floors(&self) -> Result<HashMap<Place, u64>, Error> {
+        let mut floors = HashMap::new();
+        for name in self.names() {
+            let found = match self.ask(&name, Command::Floors).await {
+                // It was deleted meanwhile.
+                Err(Error::UnknownGroup(_)) => continue,
+                found => found?,
+            };
+            for (place, floor) in found {
+                let lowest = floors.entry(place).or_insert(floor);
+                *lowest = floor.min(*lowest);
+            }
+        }
+        Ok(floors)
+    }
+
     /// Shows a group.
     pub async fn view(&self, group: &str) -> Result<View, Error> {
         self.ask(group, Command::View).await
@@ -292,9 +310,16 @@ impl Groups {
         Ok(())
     }
 
-    /// Tells all groups how many partitions a topic has now; 0 when it is gone.
-    pub async fn topic_changed(&self, topic: &str, partition_count: u32) {
-        self.tell_all(|| Command::Topic(topic.to_owned(), partition_count)).await;
+    /// Tells all groups that a topic was made, grown, described or deleted: they look for themselves.
+    pub async fn topic_changed(&self, topic: &str) {
+        self.tell_all(|| Command::Topic(topic.to_owned())).await;
+    }
+
+    /// Returns how often the policy version that plans for some group became another one, in component, name or
+    /// configuration, since the host started.
+    #[must_use]
+    pub fn version_changes(&self) -> u64 {
+        self.version_changes.load(Ordering::Relaxed)
     }
 
     /// Tells all groups that a policy or a binding changed.
@@ -339,7 +364,8 @@ impl Groups {
             return Err(Error::Stopping);
         }
         if self.living(group).await?.is_none() {
-            self.spawn(group, Actor::new(self.parts.clone(), group));
+            let actor = Actor::new(self.parts.clone(), self.version_changes.clone(), group);
+            self.spawn(group, actor);
         }
         self.ask(group, command).await
     }
@@ -364,24 +390,12 @@ impl Groups {
             // It was deleted, or nobody ever heard of it.
             return Ok(None);
         }
-        let mut topics: BTreeMap<_, _> = entries
-            .iter()
-            .filter_map(|entry| records::place_of(&entry.key))
-            .map(|at| (at.topic, 0))
-            .collect();
-        let present = self.parts.log.topics().await?;
-        topics.extend(present.into_iter().map(|topic| (topic.name, topic.partition_count)));
-        let actor = Actor::restore(self.parts.clone(), group, &entries)?;
+        let actor = Actor::restore(self.parts.clone(), self.version_changes.clone(), group, &entries)?;
         if self.actors.lock().get(group).is_some_and(|present| present.same_channel(&ended)) {
             tracing::error!(group, "the group's task crashed; it is brought back from the store");
         }
         self.spawn(group, actor);
-        let Some(sender) = self.sender(group) else { return Ok(None) };
-        // What happened to topics meanwhile did not reach it.
-        for (topic, partition_count) in topics {
-            drop(sender.send(Command::Topic(topic, partition_count)).await);
-        }
-        Ok(Some(sender))
+        Ok(self.sender(group))
     }
 
     fn spawn(&self, group: &str, actor: Actor) {

@@ -4,7 +4,7 @@
 //! sessions go to the agent it is bound to as long as that one can serve them; ids cannot be guessed.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fulcrum_core::Timestamp;
@@ -68,9 +68,38 @@ pub struct SessionView {
     pub opened_at: Timestamp,
 }
 
+/// What ended, in the order it did: an agent before its sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// An agent was unregistered or not heard of for too long.
+    Agent(Arc<str>),
+    /// A session is not open any more.
+    Session {
+        /// Its id.
+        id: Arc<str>,
+        /// Why it ended.
+        why: Why,
+    },
+}
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It was closed.
+    Closed,
+    /// Nobody used it for too long.
+    Idle,
+    /// Its agent is gone.
+    AgentGone,
+}
+
+/// Hears what ended.
+pub type Listener = Box<dyn Fn(Vec<Ended>) + Send + Sync>;
+
 /// See the module. Time is an argument: `now` is the host's clock.
 pub struct Sessions {
     state: Mutex<State>,
+    listener: OnceLock<Listener>,
 }
 
 struct State {
@@ -82,6 +111,8 @@ struct State {
     per_client: HashMap<Arc<str>, u32>,
     bindings: HashMap<Arc<str>, Binding>,
     binding_deadlines: Deadlines<Arc<str>>,
+    /// What ended during the present call; the listener hears of it once the lock is free.
+    ended: Vec<Ended>,
 }
 
 struct Session {
@@ -108,8 +139,26 @@ impl Sessions {
             per_client: HashMap::new(),
             bindings: HashMap::new(),
             binding_deadlines: Deadlines::default(),
+            ended: Vec::new(),
         };
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), listener: OnceLock::new() }
+    }
+
+    /// Calls `listener` after every call that ended something, from within that call but without a lock held. Only
+    /// the first listener is taken.
+    pub fn on_end(&self, listener: Listener) {
+        if self.listener.set(listener).is_err() {
+            tracing::error!("sessions have a listener already");
+        }
+    }
+
+    /// Ends what is over; returns the time after which there may be something again, `None` if there is nothing that
+    /// could end by itself.
+    pub fn expire(&self, now: Timestamp) -> Option<Timestamp> {
+        self.at(now, |state| {
+            let next = [state.agents.next_deadline(), state.session_deadlines.next()];
+            next.into_iter().flatten().min()
+        })
     }
 
     /// Opens a session of a client (1 to 256 bytes) with an agent that serves `model`; without a model any agent does.
@@ -126,7 +175,7 @@ impl Sessions {
     ///
     /// Errors with [`Error::UnknownSession`].
     pub fn close(&self, session_id: &str, now: Timestamp) -> Result<(), Error> {
-        self.at(now, |state| state.end(session_id).ok_or_else(|| unknown_session(session_id)))
+        self.at(now, |state| state.end(session_id, Why::Closed).ok_or_else(|| unknown_session(session_id)))
     }
 
     /// Notes that a session is used, which keeps it open, and returns it.
@@ -187,6 +236,21 @@ impl Sessions {
         self.at(now, |state| state.agents.heartbeat(agent_id, active_sessions, now))
     }
 
+    /// Takes a sign of life of an agent in that says nothing else.
+    ///
+    /// Errors with [`Error::UnknownAgent`].
+    pub fn agent_heard(&self, agent_id: &str, now: Timestamp) -> Result<(), Error> {
+        self.at(now, |state| state.agents.heard(agent_id, now))
+    }
+
+    /// Succeeds if an agent is registered, which is no sign of life.
+    ///
+    /// Errors with [`Error::UnknownAgent`].
+    pub fn check_agent(&self, agent_id: &str, now: Timestamp) -> Result<(), Error> {
+        let known = self.at(now, |state| state.agents.knows(agent_id));
+        if known { Ok(()) } else { Err(Error::UnknownAgent { id: agent_id.to_owned() }) }
+    }
+
     /// Removes an agent and closes its sessions.
     ///
     /// Errors with [`Error::UnknownAgent`].
@@ -197,7 +261,7 @@ impl Sessions {
                 .unregister(agent_id)
                 .ok_or_else(|| Error::UnknownAgent { id: agent_id.to_owned() })?;
             tracing::info!(agent.id = agent_id, session_count = sessions.len(), "agent unregistered");
-            state.end_all(sessions);
+            state.end_agent(Arc::from(agent_id), sessions);
             Ok(())
         })
     }
@@ -206,7 +270,15 @@ impl Sessions {
     fn at<T>(&self, now: Timestamp, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         state.expire(now);
-        act(&mut state)
+        let result = act(&mut state);
+        let ended = std::mem::take(&mut state.ended);
+        drop(state);
+        if !ended.is_empty()
+            && let Some(listener) = self.listener.get()
+        {
+            listener(ended);
+        }
+        result
     }
 }
 
@@ -252,8 +324,8 @@ impl State {
     }
 
     fn expire(&mut self, now: Timestamp) {
-        while let Some(sessions) = self.agents.expire_one(now) {
-            self.end_all(sessions);
+        while let Some((agent, sessions)) = self.agents.expire_one(now) {
+            self.end_agent(agent, sessions);
         }
         while let Some(client) = self.binding_deadlines.pop_over(now) {
             self.bindings.remove(&client);
@@ -264,21 +336,24 @@ impl State {
             self.session_deadlines.insert(session.deadline, id.clone());
             if session.deadline < now {
                 tracing::debug!(session.id = &*id, "session was idle for too long");
-                self.end(&id);
+                self.end(&id, Why::Idle);
             }
         }
     }
 
-    fn end_all(&mut self, sessions: impl IntoIterator<Item = Arc<str>>) {
+    /// Ends the sessions of an agent that is gone.
+    fn end_agent(&mut self, agent: Arc<str>, sessions: impl IntoIterator<Item = Arc<str>>) {
+        self.ended.push(Ended::Agent(agent));
         for session in sessions {
-            self.end(&session);
+            self.end(&session, Why::AgentGone);
         }
     }
 
     /// Forgets a session everywhere; `None` if it is not open.
-    fn end(&mut self, session_id: &str) -> Option<()> {
+    fn end(&mut self, session_id: &str, why: Why) -> Option<()> {
         let (id, session) = self.sessions.remove_entry(session_id)?;
-        self.session_deadlines.remove(session.deadline, id);
+        self.session_deadlines.remove(session.deadline, id.clone());
+        self.ended.push(Ended::Session { id, why });
         self.agents.closed(&session.view.agent_id, session_id);
         if let Some(count) = self.per_client.get_mut(&session.view.client_id) {
             *count -= 1;

@@ -5,7 +5,7 @@
 //!
 //! Invariants (DESIGN section 7, 1 to 3; [`Group::violations`] checks them):
 //! - a partition has at most one owner, a member of the group; its epoch grows with every change of owner or of the
-//!   owner's session, and never falls;
+//!   owner's session, and never falls, not even when its topic is deleted and made again;
 //! - only the owner's live session with the partition's present epoch may checkpoint;
 //! - a partition that moves has an owner who was told to give it up, by a revision the owner may acknowledge.
 
@@ -20,7 +20,7 @@ use crate::Timestamp;
 use crate::claiming::Reason;
 
 pub use members::{Heartbeat, Join, Joined};
-pub use view::{Assignment, Orders, Revocation, Snapshot};
+pub use view::{Assignment, Facts, Orders, Revocation, Snapshot};
 
 /// How partitions change hands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -126,6 +126,8 @@ pub struct Partition {
     pub reason: String,
     /// Next offset to read, as the owner checkpointed it.
     pub checkpoint: Option<u64>,
+    /// Which topic of this name it is of; `None` when that is not known.
+    pub incarnation: Option<u64>,
 }
 
 /// A hand-over under way.
@@ -148,7 +150,7 @@ pub struct Step {
     pub told: BTreeSet<String>,
     /// Partitions whose record changed.
     pub partitions: BTreeSet<Place>,
-    /// Whether the member list changed (more than ages and acknowledgements).
+    /// Whether the member list (more than ages and acknowledgements) or the epoch floor changed.
     pub members: bool,
 }
 
@@ -191,6 +193,9 @@ pub struct Group {
     pub members: BTreeMap<String, Member>,
     /// Partitions of all topics any member ever subscribed to.
     pub partitions: BTreeMap<Place, Partition>,
+    /// Highest epoch of the partitions that are gone: new ones start with it, so that nobody who owned one of the
+    /// same name is taken for an owner of the new one.
+    pub epoch_floor: u64,
     /// How the group behaves.
     pub settings: Settings,
 }
@@ -202,17 +207,42 @@ impl Group {
         Self { settings, ..Self::default() }
     }
 
+    /// Tells whether the group knows partitions of a topic.
+    #[must_use]
+    pub fn knows(&self, topic: &str) -> bool {
+        let first = Place { topic: topic.to_owned(), partition: 0 };
+        self.partitions.range(first..).next().is_some_and(|(place, _)| place.topic == topic)
+    }
+
     /// Sets how many partitions a topic has. Fewer than before removes the rest, whoever owns them; 0 removes the
     /// topic.
-    pub fn set_partitions(&mut self, topic: &str, count: u32) -> Step {
+    ///
+    /// `incarnation` differs from that of every topic of this name that was deleted before: claims and checkpoints of
+    /// a former one are dropped, and its owners are fenced.
+    pub fn set_partitions(&mut self, topic: &str, count: u32, incarnation: u64) -> Step {
         let mut step = Step::default();
         let before = self.partitions.keys().filter(|place| place.topic == topic).count();
         for partition in 0..count {
             let place = Place { topic: topic.to_owned(), partition };
-            if !self.partitions.contains_key(&place) {
-                self.partitions.insert(place.clone(), Partition::default());
+            let fresh = |epoch| Partition { epoch, incarnation: Some(incarnation), ..Partition::default() };
+            let Some(known) = self.partitions.get_mut(&place) else {
+                self.partitions.insert(place.clone(), fresh(self.epoch_floor));
                 step.partitions.insert(place);
+                continue;
+            };
+            match known.incarnation {
+                Some(present) if present == incarnation => continue,
+                Some(_) => {
+                    let epoch = known.epoch + 1;
+                    let former = std::mem::replace(known, fresh(epoch));
+                    step.told.extend(former.owner);
+                    step.told.extend(former.moving.and_then(|moving| moving.to));
+                    step.cycle = Some(Reason::Partitions);
+                }
+                // Written by a host that did not tell them apart.
+                None => known.incarnation = Some(incarnation),
             }
+            step.partitions.insert(place);
         }
         let gone: Vec<_> = self
             .partitions
@@ -222,6 +252,10 @@ impl Group {
             .collect();
         for place in gone {
             if let Some(partition) = self.partitions.remove(&place) {
+                if self.epoch_floor < partition.epoch {
+                    self.epoch_floor = partition.epoch;
+                    step.members = true;
+                }
                 step.told.extend(partition.owner);
                 step.told.extend(partition.moving.and_then(|moving| moving.to));
                 step.partitions.insert(place);

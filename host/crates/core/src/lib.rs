@@ -4,6 +4,7 @@
 //! every function gives the same answer for the same input, for ever.
 
 pub mod claiming;
+pub mod delivery;
 pub mod group;
 pub mod scoring;
 pub mod seed;

@@ -78,7 +78,7 @@ impl World {
     fn new(processes: usize) -> Self {
         let settings = Settings { ownership_expiry: Duration::from_secs(3600), ..Settings::default() };
         let mut group = Group::new(settings);
-        group.set_partitions(TOPIC, 2);
+        group.set_partitions(TOPIC, 2, 1);
         let processes = vec![Process::default(); processes];
         Self { group, processes, network: BTreeSet::new(), lives: 0, forced: false, restarts: 0 }
     }
@@ -133,7 +133,7 @@ impl World {
 
     /// The policy of the model: partition n belongs to the n-th live member, round robin.
     fn cycle(&mut self) -> bool {
-        let snapshot = self.group.snapshot("g", Reason::Manual, NOW, 0, |_| 1.0);
+        let snapshot = self.group.snapshot("g", Reason::Manual, NOW, 0, |_| None);
         if snapshot.members.is_empty() {
             return false;
         }

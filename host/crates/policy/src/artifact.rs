@@ -306,11 +306,11 @@ fn compile(runtime: &Arc<Runtime>, bytes: &[u8]) -> Result<Component, Refusal> {
         .name("policy-compile".to_owned())
         .spawn(work)
         .map_err(|error| Refusal::Resources { error: error.to_string() })?;
-    match result.recv_timeout(runtime.limits().load_deadline) {
+    match result.recv_timeout(runtime.limits().compile_deadline) {
         Ok(Ok(component)) => Ok(component),
         Ok(Err(error)) => Err(Refusal::Damaged { error: format!("{:#}", error.root_cause()) }),
         Err(mpsc::RecvTimeoutError::Timeout) => {
-            Err(Refusal::Slow { deadline_ms: fulcrum_core::time::millis(runtime.limits().load_deadline) })
+            Err(Refusal::Slow { deadline_ms: fulcrum_core::time::millis(runtime.limits().compile_deadline) })
         }
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             Err(Refusal::Damaged { error: "the compiler gave up on it".to_owned() })

@@ -9,7 +9,10 @@ pub struct Limits {
     pub scoring_deadline: Duration,
     /// Wall time one claiming call may take.
     pub claiming_deadline: Duration,
-    /// Wall time compiling may take, and each call while a policy is loaded and proven.
+    /// Wall time compiling may take, the wait for another compilation included. An 18 MB component of a whole language
+    /// runtime takes about 10 s of processor time, so this is no deadline for a call.
+    pub compile_deadline: Duration,
+    /// Wall time each call may take while a policy is loaded and proven.
     pub load_deadline: Duration,
     /// Memory of one instance: all its linear memories and tables together.
     pub memory_bytes: usize,
@@ -32,6 +35,7 @@ impl Default for Limits {
         Self {
             scoring_deadline: Duration::from_millis(10),
             claiming_deadline: Duration::from_secs(1),
+            compile_deadline: Duration::from_secs(120),
             load_deadline: Duration::from_secs(10),
             memory_bytes: 64 << 20,
             stack_bytes: 512 << 10,

@@ -18,6 +18,7 @@ use crate::failure::{Failure, Outcome};
 use crate::fallback;
 use crate::manager::Manager;
 use crate::seat::{Identity, ScoringFactory as _};
+use crate::status::{self, Status};
 use crate::tally::Tally;
 
 /// Versions with instances at the same time; the longest unused goes first.
@@ -41,6 +42,8 @@ pub struct Planned {
     pub plan: Plan,
     /// Which policy version made it; `None` is the fallback.
     pub by: Option<Arc<Identity>>,
+    /// Which version is bound, whether it planned or not; `None` if it cannot be used.
+    pub asked: Option<Arc<Identity>>,
     /// How the policy's own attempt went.
     pub outcome: Outcome,
     /// Why the policy gave no plan.
@@ -114,7 +117,13 @@ impl Planner {
         match result {
             Ok(plan) => {
                 self.count(Some(&identity), Outcome::Ok, begun);
-                Planned { plan, by: Some(identity), outcome: Outcome::Ok, problem: None }
+                Planned {
+                    plan,
+                    by: Some(identity.clone()),
+                    asked: Some(identity),
+                    outcome: Outcome::Ok,
+                    problem: None,
+                }
             }
             Err(failure) => {
                 tracing::warn!(
@@ -130,6 +139,20 @@ impl Planner {
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.slots.lock().tally.clone()
+    }
+
+    /// Returns how every policy stands, with the decisions and the plans up to now.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<Status> {
+        let mut statuses = self.manager.statuses();
+        for line in self.slots.lock().tally.lines() {
+            let name = line.identity.as_ref().map(|identity| &identity.name);
+            let Some(status) = statuses.iter_mut().find(|status| Some(&status.name) == name) else {
+                continue;
+            };
+            status::count(&mut status.plans, line);
+        }
+        statuses
     }
 
     fn attempt(&self, loaded: &Arc<Loaded>, cycle: &Cycle) -> Result<Plan, Failure> {
@@ -202,7 +225,7 @@ impl Planner {
     ) -> Planned {
         let plan = fallback::plan(cycle);
         self.count(asked, outcome, begun);
-        Planned { plan, by: None, outcome, problem }
+        Planned { plan, by: None, asked: asked.cloned(), outcome, problem }
     }
 
     fn count(&self, asked: Option<&Arc<Identity>>, outcome: Outcome, begun: u64) {

@@ -45,7 +45,7 @@ pub enum Refusal {
     )]
     Resources { error: String },
     #[error(
-        "compiling took longer than {deadline_ms} ms; make the component smaller or raise policy.load_deadline_ms"
+        "compiling took longer than {deadline_ms} ms; make the component smaller or raise policy.compile_deadline_ms"
     )]
     Slow { deadline_ms: u64 },
     #[error("it cannot be started: {failure}")]

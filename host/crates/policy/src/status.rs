@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::failure::Outcome;
+use crate::tally::Line;
 
 /// Where a policy's bytes come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -76,8 +77,10 @@ pub struct Status {
     pub last_failure: Option<String>,
     /// Why the newest file is not in use.
     pub problem: Option<Problem>,
-    /// Decisions per outcome since the host started, all versions of this name.
+    /// Scoring decisions per outcome since the host started, all versions of this name.
     pub decisions: std::collections::BTreeMap<&'static str, u64>,
+    /// Claim plans per outcome since the host started, all versions of this name.
+    pub plans: std::collections::BTreeMap<&'static str, u64>,
 }
 
 /// Which policy serves what.
@@ -127,8 +130,15 @@ pub struct Reloads {
     pub refused: u64,
 }
 
-/// Returns a zeroed map of decisions per outcome.
+/// Returns a zeroed map of decisions or plans per outcome.
 #[must_use]
 pub fn no_decisions() -> std::collections::BTreeMap<&'static str, u64> {
     Outcome::ALL.iter().map(|outcome| (outcome.name(), 0)).collect()
+}
+
+/// Adds what was counted for one version.
+pub(crate) fn count(counts: &mut std::collections::BTreeMap<&'static str, u64>, line: &Line) {
+    for (outcome, count) in Outcome::ALL.iter().zip(line.outcomes) {
+        *counts.entry(outcome.name()).or_default() += count;
+    }
 }

@@ -38,5 +38,7 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 pub const APPEND_RECORDS_MAX: usize = 10_000;
 /// Most bytes of all records of one append.
 pub const APPEND_BYTES_MAX: usize = 4 << 20;
+/// Most records that one search by size looks at.
+pub const SIZE_STEP_RECORDS: u32 = 10_000;
 /// Most partitions of one topic.
 pub const PARTITIONS_MAX: u32 = 100_000;

@@ -127,8 +127,19 @@ pub trait EventLog: Send + Sync {
     /// Describes one partition: where it begins and ends.
     fn partition<'a>(&'a self, topic: &'a str, partition: u32) -> Answer<'a, Partition>;
 
+    /// Describes all partitions of a topic, in their order and as of one moment, for little more than one of them.
+    fn partitions<'a>(&'a self, topic: &'a str) -> Answer<'a, Vec<Partition>>;
+
     /// Finds the first record that was appended at `at` or later; the end of the partition if there is none.
     fn position_at<'a>(&'a self, topic: &'a str, partition: u32, at: Timestamp) -> Answer<'a, Position>;
+
+    /// Finds the lowest position from which on the records hold at most `bytes` payload bytes: where to trim to keep a
+    /// partition within a size.
+    ///
+    /// That may take looking at many records. Beyond [`SIZE_STEP_RECORDS`](crate::SIZE_STEP_RECORDS) of them a lower
+    /// position is answered, above the begin of the partition unless trimmed records have yet to be swept away: trim
+    /// to it and ask again.
+    fn position_by_size<'a>(&'a self, topic: &'a str, partition: u32, bytes: u64) -> Answer<'a, Position>;
 
     /// Waits until the partition's end is above `from`, and answers that end. For a long poll: fetch, and if that
     /// was empty wait here, under the caller's own deadline. Many may wait at once; dropping it costs nothing.

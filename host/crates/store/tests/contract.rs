@@ -81,10 +81,14 @@ enum Sin {
     WaitsForEver,
     /// Finds the end for every time.
     IgnoresTimes,
+    /// Finds the begin for every size.
+    IgnoresSizes,
     /// Starts empty each time.
     ForgetsAll,
     /// Accepts a topic that exists.
     MakesTwice,
+    /// Describes the partitions of a topic in the order of their numbers' texts.
+    ShufflesPartitions,
 }
 
 struct Broken {
@@ -252,6 +256,17 @@ impl EventLog for Broken {
         self.inner.partition(topic, partition)
     }
 
+    fn partitions<'a>(&'a self, topic: &'a str) -> Answer<'a, Vec<Partition>> {
+        Box::pin(async move {
+            let partitions = self.inner.partitions(topic).await?;
+            let mut numbered: Vec<_> = partitions.into_iter().enumerate().collect();
+            if self.sin == Sin::ShufflesPartitions {
+                numbered.sort_by_key(|(number, _)| number.to_string());
+            }
+            Ok(numbered.into_iter().map(|(_, partition)| partition).collect())
+        })
+    }
+
     fn position_at<'a>(&'a self, topic: &'a str, partition: u32, at: Timestamp) -> Answer<'a, Position> {
         match self.sin {
             Sin::IgnoresTimes => {
@@ -259,6 +274,11 @@ impl EventLog for Broken {
             }
             _ => self.inner.position_at(topic, partition, at),
         }
+    }
+
+    fn position_by_size<'a>(&'a self, topic: &'a str, partition: u32, bytes: u64) -> Answer<'a, Position> {
+        let bytes = if self.sin == Sin::IgnoresSizes { u64::MAX } else { bytes };
+        self.inner.position_by_size(topic, partition, bytes)
     }
 
     fn wait<'a>(&'a self, topic: &'a str, partition: u32, from: Position) -> Answer<'a, Position> {
@@ -298,9 +318,11 @@ async fn a_broken_backend_does_not_pass() {
         (Sin::ForgetsTrims, "a_trim_is_for_ever"),
         (Sin::WaitsForEver, "a_wait_ends_on_arrival"),
         (Sin::IgnoresTimes, "positions_are_found_by_time"),
+        (Sin::IgnoresSizes, "positions_are_found_by_size"),
         (Sin::ForgetsAll, "keys_survive_a_restart"),
         (Sin::ForgetsAll, "records_survive_a_restart"),
         (Sin::MakesTwice, "topics_are_made_grown_and_deleted"),
+        (Sin::ShufflesPartitions, "partitions_are_described_together"),
     ];
     for (sin, name) in table {
         let cases = contract::cases::<BrokenSubject>();

@@ -265,6 +265,57 @@ async fn a_full_store_refuses_writes_reads_on_and_recovers() {
 }
 
 #[tokio::test]
+async fn a_store_full_of_events_keeps_progress_and_can_be_emptied() {
+    let (_home, path) = home();
+    let store = SqliteStore::open(&path, small(4 << 20)).expect("opens");
+    store.create_topic("t", 2).await.expect("a topic");
+    let fill = async |size: usize| {
+        for _ in 0..10_000 {
+            match append(&store, size).await {
+                Ok(_) => {}
+                Err(error) => return assert_eq!(error.code(), "disk_full", "{error}"),
+            }
+        }
+        panic!("it never fills");
+    };
+    for size in [100_000, 3000, 1] {
+        fill(size).await;
+    }
+    let refused = store.create_topic("u", 1000).await.expect_err("a topic is for events");
+    assert_eq!(refused.code(), "disk_full", "{refused}");
+    // Progress of readers: new keys, and old ones that grow.
+    let mut revisions = std::collections::BTreeMap::new();
+    for round in 0..20_usize {
+        for reader in 0..5 {
+            let key = format!("reader/{reader}");
+            let expected = revisions.get(&key).map_or(Expected::Absent, |revision| Expected::At(*revision));
+            let value = Update::Put(Bytes::from(vec![1; 100 * (round + 1)]));
+            let revision = store.compare_and_swap(&key, expected, value).await.expect("progress is kept");
+            revisions.insert(key, revision);
+        }
+    }
+    // Records have an end too, and then space can still be made.
+    let error = loop {
+        let key = format!("large/{}", revisions.len());
+        let value = Update::Put(Bytes::from(vec![1; 50_000]));
+        match store.compare_and_swap(&key, Expected::Absent, value).await {
+            Ok(revision) => revisions.insert(key, revision),
+            Err(error) => break error,
+        };
+        assert!(revisions.len() < 1000, "records never fill it");
+    };
+    assert_eq!(error.code(), "disk_full", "{error}");
+    let (key, revision) = revisions.pop_first().expect("there are some");
+    store.compare_and_swap(&key, Expected::At(revision), Update::Delete).await.expect("a deletion goes on");
+    store.trim("t", 0, Position(3)).await.expect("a trim goes on");
+    store.delete_topic("t").await.expect("a deletion goes on");
+    eventually("a topic is made again", async || store.create_topic("t", 1).await.is_ok()).await;
+    eventually("events are taken again", async || append(&store, 500_000).await.is_ok()).await;
+    assert!(fs::metadata(&path).expect("the file").len() <= 4 << 20, "it is larger than it may be");
+    store.close().await;
+}
+
+#[tokio::test]
 async fn swept_space_is_used_again() {
     let (_home, path) = home();
     let mut sizes = Vec::new();

@@ -43,9 +43,12 @@ impl Status {
                 .flatten()
                 .filter_map(Value::as_str)
                 .collect();
-            let decisions = policy.get("decisions").and_then(Value::as_object);
-            let total: u64 = decisions.into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
-            let ok = decisions.and_then(|decisions| decisions.get("ok")).and_then(Value::as_u64).unwrap_or(0);
+            // Decisions of both roles: hardly any policy has more than one.
+            let counted = ["decisions", "plans"].map(|key| policy.get(key).and_then(Value::as_object));
+            let counts = || counted.into_iter().flatten().flatten();
+            let total: u64 = counts().filter_map(|(_, count)| count.as_u64()).sum();
+            let ok: u64 =
+                counts().filter(|(name, _)| *name == "ok").filter_map(|(_, count)| count.as_u64()).sum();
             let digest = text("digest").get(..12).unwrap_or_default();
             rows.push(
                 [text("name"), text("state"), text("source"), &bound.join(","), digest]

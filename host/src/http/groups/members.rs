@@ -11,6 +11,7 @@ use axum::extract::{Path, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::routing::{delete, get, post};
 use fulcrum_coordinator::groups::{Told, Watching};
+use fulcrum_coordinator::kinds::Kind;
 use fulcrum_core::group::{Heartbeat, Join};
 use fulcrum_core::time::{Clock, Timestamp, millis};
 use futures_util::stream::{Stream, unfold};
@@ -141,7 +142,9 @@ async fn join(
 ) -> Result<Json<JoinedBody>> {
     let join = body.join()?;
     let member_id = join.member.clone();
-    let (joined, told) = services.groups.join(&parameter(group)?, join).await?;
+    let group = parameter(group)?;
+    let joining = services.groups.join(&group, join);
+    let (joined, told) = services.kinds.making(&group, Kind::Partitions, joining).await??;
     Ok(Json(JoinedBody {
         member_id,
         session: joined.session,

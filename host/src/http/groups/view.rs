@@ -9,20 +9,16 @@ use fulcrum_core::claiming::Reason;
 use fulcrum_core::group::Place;
 use fulcrum_core::time::millis;
 use fulcrum_policy::seat::Identity;
-use futures_util::StreamExt;
-use futures_util::stream::iter;
 use serde::Serialize;
 
 use super::spec::SpecBody;
 use crate::app::Services;
 
-/// Partitions whose end is looked up at the same time.
-const LOOKUPS: usize = 64;
-
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct GroupBody {
     group: String,
+    kind: &'static str,
     /// Which policy plans for it now, whatever the last plan was made by.
     policy: String,
     digest: String,
@@ -91,14 +87,18 @@ struct ClaimBody {
     reason: String,
 }
 
-/// Looks up where the partitions end; one that cannot be read is left out.
+/// Looks up where the partitions end; those of a topic that cannot be read are left out.
 pub(super) async fn ends(services: &Services, view: &View) -> BTreeMap<Place, u64> {
-    let places: Vec<_> = view.partitions.iter().map(|partition| partition.place.clone()).collect();
-    let lookups = places.into_iter().map(|place| async move {
-        let bounds = services.log.partition(&place.topic, place.partition).await.ok()?;
-        Some((place, bounds.end.0))
-    });
-    iter(lookups).buffer_unordered(LOOKUPS).filter_map(std::future::ready).collect().await
+    let mut topics: Vec<_> = view.partitions.iter().map(|partition| &partition.place.topic).collect();
+    // Partitions are ordered by topic.
+    topics.dedup();
+    let mut ends = BTreeMap::new();
+    for topic in topics {
+        let bounds = services.log.partitions(topic).await.unwrap_or_default();
+        let place = |partition| Place { topic: topic.clone(), partition };
+        ends.extend((0..).zip(bounds).map(|(partition, bounds)| (place(partition), bounds.end.0)));
+    }
+    ends
 }
 
 impl GroupBody {
@@ -137,6 +137,7 @@ impl GroupBody {
         Self {
             settings: SpecBody::new(&group, &spec),
             group,
+            kind: "partitions",
             digest: version.as_ref().map(|version| version.digest.clone()).unwrap_or_default(),
             policy: bound,
             revision,

@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fulcrum_core::group::{Group, Heartbeat, Join, Joined, Place, Snapshot, Start, Step};
+use fulcrum_core::group::{Facts, Group, Heartbeat, Join, Joined, Place, Snapshot, Start, Step};
 use fulcrum_core::time::Timestamp;
 use fulcrum_policy::planner::Planned;
 use fulcrum_policy::seat::Identity;
@@ -17,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::records::{self, ClaimRecord, GroupRecord};
 use super::state::{Counts, Spec, SpecPatch, State, Told, View};
-use super::{Checkpoint, Error, Parts};
+use super::{Checkpoint, Error, Parts, topics};
 
 /// Commands taken in before their changes are stored together.
 const BATCH_MAX: usize = 256;
@@ -40,7 +41,8 @@ pub(super) enum Command {
     Rebalance(Reply<()>),
     View(Reply<View>),
     Counts(Reply<Counts>),
-    Topic(String, u32),
+    Floors(Reply<Vec<(Place, u64)>>),
+    Topic(String),
     PolicyChanged,
     Delete(Reply<()>),
     Stop(Reply<()>),
@@ -53,6 +55,12 @@ type Deferred = Box<dyn FnOnce(Result<&State, Error>) + Send>;
 pub(super) struct Actor {
     parts: Arc<Parts>,
     state: State,
+    /// Topics that may be other than the group knows.
+    unread: BTreeSet<String>,
+    /// Changes of versions of all groups, to which this one's are added.
+    version_changes: Arc<AtomicU64>,
+    /// This one's share of them.
+    version_changes_counted: u64,
     /// Revisions of the stored records, as this task wrote or read them.
     group_revision: Option<Revision>,
     revisions: HashMap<Place, Revision>,
@@ -80,28 +88,30 @@ struct Watch {
 }
 
 impl Actor {
-    pub(super) fn new(parts: Arc<Parts>, name: &str) -> Self {
+    pub(super) fn new(parts: Arc<Parts>, version_changes: Arc<AtomicU64>, name: &str) -> Self {
         let state = State::new(name, parts.defaults.clone(), parts.boot_seed);
-        Self::with(parts, state)
+        Self::with(parts, version_changes, state)
     }
 
-    /// Brings a stored group back; ages start anew.
+    /// Brings a stored group back; ages start anew, and its topics are looked at before it does anything.
     ///
     /// Errors with [`Error::Corrupt`] if a record cannot be read.
     pub(super) fn restore(
         parts: Arc<Parts>,
+        version_changes: Arc<AtomicU64>,
         name: &str,
         entries: &[fulcrum_store::Entry],
     ) -> Result<Self, Error> {
         let now = parts.clock.now();
         let own_key = records::group_key(name);
         let own = entries.iter().find(|entry| entry.key == own_key);
-        let mut actor = Self::new(parts, name);
+        let mut actor = Self::new(parts, version_changes, name);
         if let Some(entry) = own {
             let record: GroupRecord = decode(&entry.key, &entry.versioned.value)?;
             let spec = record.spec();
             actor.state = State::new(name, spec, actor.parts.boot_seed);
             actor.state.group.revision = record.revision();
+            actor.state.group.epoch_floor = record.epoch_floor();
             actor.state.group.members = record.members(now);
             actor.group_revision = Some(entry.versioned.revision);
         }
@@ -114,16 +124,23 @@ impl Actor {
             actor.revisions.insert(place, entry.versioned.revision);
         }
         actor.mend();
+        // A topic may have changed while nobody looked.
+        let Group { members, partitions, .. } = &actor.state.group;
+        let wanted = members.values().flat_map(|member| member.topics.iter().cloned());
+        actor.unread = partitions.keys().map(|place| place.topic.clone()).chain(wanted).collect();
         if !actor.state.group.members.is_empty() {
             actor.state.want(fulcrum_core::claiming::Reason::Interval, now);
         }
         Ok(actor)
     }
 
-    fn with(parts: Arc<Parts>, state: State) -> Self {
+    fn with(parts: Arc<Parts>, version_changes: Arc<AtomicU64>, state: State) -> Self {
         Self {
             parts,
             state,
+            unread: BTreeSet::new(),
+            version_changes,
+            version_changes_counted: 0,
             group_revision: None,
             revisions: HashMap::new(),
             dirty: Dirty::default(),
@@ -165,6 +182,7 @@ impl Actor {
     /// Runs until the host stops or the group is deleted.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut batch = Vec::new();
+        self.turn(Vec::new()).await;
         while !self.is_over {
             let pause = self.pause();
             tokio::select! {
@@ -174,6 +192,7 @@ impl Actor {
                 version = finished(&mut self.checking) => {
                     let now = self.parts.clock.now();
                     self.state.version_is(version.flatten(), now);
+                    self.count_versions();
                 }
             }
             self.turn(std::mem::take(&mut batch)).await;
@@ -183,16 +202,17 @@ impl Actor {
     /// Returns how long nothing is due.
     fn pause(&self) -> Duration {
         const LONGEST: Duration = Duration::from_secs(3600);
-        if self.dirty.group || !self.dirty.partitions.is_empty() {
+        if self.dirty.group || !self.dirty.partitions.is_empty() || !self.unread.is_empty() {
             return RETRY;
         }
         let now = self.parts.clock.now();
         self.state.next_due().map_or(LONGEST, |due| due.since(now)).min(LONGEST)
     }
 
-    /// One batch: expire, apply, store, answer, tell, plan.
+    /// One batch: look at topics, expire, apply, store, answer, tell, plan.
     async fn turn(&mut self, batch: Vec<Command>) {
         let now = self.parts.clock.now();
+        self.read_topics(now).await;
         let step = self.state.group.expire(now);
         self.take(step, now);
         let mut deferred = Vec::new();
@@ -285,14 +305,18 @@ impl Actor {
             }
             Command::View(reply) => deferred(reply, Ok(()), move |(), state| state.view(now)),
             Command::Counts(reply) => deferred(reply, Ok(()), |(), state| state.counts()),
-            Command::Topic(topic, count) => {
-                let is_known = self.state.group.partitions.keys().any(|place| place.topic == topic);
-                let is_wanted =
-                    self.state.group.members.values().any(|member| member.topics.contains(&topic));
-                if is_known || is_wanted {
-                    let step = self.state.group.set_partitions(&topic, count);
-                    self.take(step, now);
-                }
+            Command::Floors(reply) => {
+                // At once, also while nothing can be stored: room has to be made just then. An owner has read what
+                // it wanted to checkpoint, so that is needed no more, stored or not.
+                let partitions = self.state.group.partitions.iter();
+                let floor = |at: &fulcrum_core::group::Partition| at.checkpoint.unwrap_or(0);
+                let floors = partitions.map(|(place, at)| (place.clone(), floor(at))).collect();
+                drop(reply.send(Ok(floors)));
+                None
+            }
+            Command::Topic(topic) => {
+                self.unread.insert(topic);
+                self.read_topics(now).await;
                 None
             }
             Command::PolicyChanged => {
@@ -319,32 +343,60 @@ impl Actor {
         Ok(())
     }
 
+    /// Looks at the topics that may be other than the group knows. What cannot be read is looked at again later.
+    ///
+    /// Whoever changes a topic tells the group afterwards, so what is read last is the newest.
+    async fn read_topics(&mut self, now: Timestamp) {
+        while let Some(topic) = self.unread.pop_first() {
+            let Group { members, .. } = &self.state.group;
+            let is_wanted = members.values().any(|member| member.topics.contains(&topic));
+            if !is_wanted && !self.state.group.knows(&topic) {
+                continue;
+            }
+            let seen = topics::look(&*self.parts.log, &*self.parts.store, &topic).await;
+            match seen {
+                Ok(Some((found, facts))) => {
+                    self.see(&topic, found.partition_count, found.incarnation, facts, now);
+                }
+                Ok(None) => self.see(&topic, 0, 0, Facts::default(), now),
+                Err(error) => {
+                    tracing::warn!(group = self.state.name, topic, %error, "a group cannot look at its topic");
+                    self.unread.insert(topic);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn see(&mut self, topic: &str, count: u32, incarnation: u64, facts: Facts, now: Timestamp) {
+        let step = self.state.group.set_partitions(topic, count, incarnation);
+        self.take(step, now);
+        self.state.facts_are(topic, facts, now);
+    }
+
     /// Makes sure the group knows the partitions of topics that are subscribed to for the first time, and where to
     /// start reading them.
     async fn learn_topics(&mut self, topics: &[String], now: Timestamp) -> Result<(), Error> {
         for topic in topics {
-            if self.state.group.partitions.keys().any(|place| place.topic == *topic) {
+            if self.state.group.knows(topic) {
                 continue;
             }
-            let count = match self.parts.log.topic(topic).await {
-                Ok(found) => found.partition_count,
+            let (log, store) = (&self.parts.log, &self.parts.store);
+            let Some((found, facts)) = topics::look(&**log, &**store, topic).await? else { continue };
+            let bounds = match log.partitions(topic).await {
+                // It was deleted meanwhile, which the group will be told.
                 Err(fulcrum_store::Error::UnknownTopic { .. }) => continue,
-                Err(error) => return Err(error.into()),
+                bounds => bounds?,
             };
-            let mut starts = Vec::new();
-            for partition in 0..count {
-                let bounds = self.parts.log.partition(topic, partition).await?;
+            self.see(topic, found.partition_count, found.incarnation, facts, now);
+            for (partition, bounds) in (0..).zip(bounds) {
                 let start = match self.state.spec.settings.start {
                     Start::Latest => bounds.end,
                     Start::Earliest => bounds.first,
                 };
-                starts.push((Place { topic: topic.clone(), partition }, start.0));
-            }
-            let step = self.state.group.set_partitions(topic, count);
-            self.take(step, now);
-            for (place, start) in starts {
+                let place = Place { topic: topic.clone(), partition };
                 if let Some(partition) = self.state.group.partitions.get_mut(&place) {
-                    partition.checkpoint = Some(start);
+                    partition.checkpoint = Some(start.0);
                 }
             }
         }
@@ -408,7 +460,7 @@ impl Actor {
         // Members first: a claim never names a member that is not stored.
         if self.dirty.group || self.group_revision.is_none() {
             let State { spec, group, name, .. } = &self.state;
-            let record = records::encode(&GroupRecord::new(spec, group.revision, &group.members));
+            let record = records::encode(&GroupRecord::new(spec, group));
             let expected = Expected::from(self.group_revision);
             let key = records::group_key(name);
             let stored = self.parts.store.compare_and_swap(&key, expected, Update::Put(record)).await;
@@ -486,7 +538,8 @@ impl Actor {
 
     /// Starts a plan if a cycle is due and none is being made.
     fn plan(&mut self, now: Timestamp) {
-        if self.planning.is_some() || self.is_over {
+        // What is planned without knowing the topics may move everything, and the next plan moves it back.
+        if self.planning.is_some() || self.is_over || !self.unread.is_empty() {
             return;
         }
         let Some(snapshot) = self.state.begin_cycle(now) else { return };
@@ -498,6 +551,7 @@ impl Actor {
             let planned = catch_unwind(AssertUnwindSafe(plan)).unwrap_or_else(|_| Planned {
                 plan: fallback::plan(&snapshot.cycle),
                 by: None,
+                asked: None,
                 outcome: Outcome::Trap,
                 problem: Some("the planner crashed, see the host's log".to_owned()),
             });
@@ -512,9 +566,16 @@ impl Actor {
             Some((snapshot, planned, took_us)) => {
                 let step = self.state.end_cycle(&snapshot, planned, took_us, now);
                 self.take(step, now);
+                self.count_versions();
             }
             None => self.state.want(fulcrum_core::claiming::Reason::Interval, now),
         }
+    }
+
+    fn count_versions(&mut self) {
+        let changes = self.state.version_changes();
+        let news = changes - std::mem::replace(&mut self.version_changes_counted, changes);
+        self.version_changes.fetch_add(news, Ordering::Relaxed);
     }
 
     fn check_version(&mut self) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fulcrum_core::Timestamp;
-use fulcrum_core::group::{Handover, Member, Moving, Partition, Place, Settings, Start};
+use fulcrum_core::group::{Group, Handover, Member, Moving, Partition, Place, Settings, Start};
 use fulcrum_core::time::millis;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -55,6 +55,9 @@ pub(super) struct GroupRecord {
     movement_budget: Option<u32>,
     grace_ms: u64,
     starts_earliest: bool,
+    /// Records of earlier hosts have none.
+    #[serde(default)]
+    epoch_floor: u64,
     members: BTreeMap<String, MemberRecord>,
 }
 
@@ -78,6 +81,9 @@ pub(super) struct ClaimRecord {
     moving: Option<MovingRecord>,
     reason: String,
     checkpoint: Option<u64>,
+    /// Which topic of its name the partition is of. Records of earlier hosts do not tell.
+    #[serde(default)]
+    incarnation: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,7 +93,7 @@ struct MovingRecord {
 }
 
 impl GroupRecord {
-    pub(super) fn new(spec: &Spec, revision: u64, members: &BTreeMap<String, Member>) -> Self {
+    pub(super) fn new(spec: &Spec, group: &Group) -> Self {
         let settings = &spec.settings;
         let member = |(id, member): (&String, &Member)| {
             let record = MemberRecord {
@@ -102,7 +108,7 @@ impl GroupRecord {
             (id.clone(), record)
         };
         Self {
-            revision,
+            revision: group.revision,
             policy: spec.policy.clone(),
             config: spec.config.clone(),
             interval_ms: millis(settings.interval),
@@ -114,12 +120,17 @@ impl GroupRecord {
             movement_budget: settings.movement_budget,
             grace_ms: millis(settings.grace),
             starts_earliest: settings.start == Start::Earliest,
-            members: members.iter().map(member).collect(),
+            epoch_floor: group.epoch_floor,
+            members: group.members.iter().map(member).collect(),
         }
     }
 
     pub(super) fn revision(&self) -> u64 {
         self.revision
+    }
+
+    pub(super) fn epoch_floor(&self) -> u64 {
+        self.epoch_floor
     }
 
     pub(super) fn spec(&self) -> Spec {
@@ -173,6 +184,7 @@ impl ClaimRecord {
             moving: partition.moving.as_ref().map(moving),
             reason: partition.reason.clone(),
             checkpoint: partition.checkpoint,
+            incarnation: partition.incarnation,
         }
     }
 
@@ -192,6 +204,7 @@ impl ClaimRecord {
             since: now,
             reason: self.reason,
             checkpoint: self.checkpoint,
+            incarnation: self.incarnation,
         }
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Synchronous and deterministic: time is an argument, storing and telling are the caller's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fulcrum_core::claiming::Reason;
-use fulcrum_core::group::{Group, Moving, Orders, Place, Settings, Snapshot, Step};
+use fulcrum_core::group::{Facts, Group, Moving, Orders, Place, Settings, Snapshot, Step};
 use fulcrum_core::time::Timestamp;
 use fulcrum_core::{group, seed};
 use fulcrum_policy::fallback;
@@ -111,7 +111,7 @@ pub enum WarningKind {
     Subscriptions,
     /// A member reports partitions it was not given.
     Ownership,
-    /// The policy cannot be used, gave no plan, or is not the one that planned.
+    /// The policy gave no plan: the fallback planned.
     Policy,
 }
 
@@ -131,15 +131,9 @@ impl WarningKind {
 pub struct Counts {
     pub members_live: usize,
     pub members_kept: usize,
-    /// Live members that report partitions they were not given.
-    pub members_disagreeing: usize,
     pub partitions_owned: usize,
     pub partitions_moving: usize,
     pub partitions_free: usize,
-    /// Whether live members subscribe to different topics.
-    pub subscriptions_differ: bool,
-    /// Whether the fallback planned the last cycle.
-    pub is_on_fallback: bool,
     /// Kinds of its present warnings.
     pub warnings: BTreeSet<WarningKind>,
 }
@@ -221,8 +215,15 @@ pub struct State {
     pub spec: Spec,
     /// What the last cycle did.
     pub last_cycle: Option<CycleReport>,
-    /// The version that planned last.
+    /// What is known of the partitions of its topics.
+    facts: BTreeMap<String, Facts>,
+    /// The newest version that was seen; it stays while its policy cannot be used.
     version: Option<Arc<Identity>>,
+    /// Whether anybody looked for a version yet.
+    is_version_known: bool,
+    /// `version` when the present plan was begun.
+    begun_with: Option<Arc<Identity>>,
+    version_changes: u64,
     due: Option<(Timestamp, Reason)>,
     boot_seed: u64,
     cycles: u64,
@@ -237,7 +238,11 @@ impl State {
             group: Group::new(spec.settings.clone()),
             spec,
             last_cycle: None,
+            facts: BTreeMap::new(),
             version: None,
+            is_version_known: false,
+            begun_with: None,
+            version_changes: 0,
             due: None,
             boot_seed,
             cycles: 0,
@@ -277,15 +282,55 @@ impl State {
         }
     }
 
-    /// Notes that another version may be bound now.
-    pub fn version_is(&mut self, version: Option<Arc<Identity>>, now: Timestamp) {
-        let Some(before) = &self.version else { return };
-        let Some(version) = version else { return };
-        if version.digest != before.digest || version.name != before.name {
-            self.want(Reason::Policy, now);
-        } else if version.config != before.config {
-            self.want(Reason::Config, now);
+    /// Notes what is known of a topic's partitions; the group plans with it soon if that is something else.
+    pub fn facts_are(&mut self, topic: &str, facts: Facts, now: Timestamp) {
+        let is_nothing = facts == Facts::default();
+        let is_same = match self.facts.get(topic) {
+            Some(known) => *known == facts,
+            None => is_nothing,
+        };
+        if is_same {
+            return;
         }
+        if is_nothing {
+            self.facts.remove(topic);
+        } else {
+            self.facts.insert(topic.to_owned(), facts);
+        }
+        if self.group.knows(topic) {
+            self.want(Reason::Partitions, now);
+        }
+    }
+
+    /// Notes which version is bound now, `None` if it cannot be used; the group plans with another one soon.
+    pub fn version_is(&mut self, version: Option<Arc<Identity>>, now: Timestamp) {
+        if let Some(reason) = self.note(version) {
+            self.want(reason, now);
+        }
+    }
+
+    /// Returns how often the version that plans became another one: component, name or configuration.
+    #[must_use]
+    pub fn version_changes(&self) -> u64 {
+        self.version_changes
+    }
+
+    /// Remembers a version, and counts it if another one was there before; returns what is different.
+    fn note(&mut self, version: Option<Arc<Identity>>) -> Option<Reason> {
+        let was_known = std::mem::replace(&mut self.is_version_known, true);
+        let version = version?;
+        let changed = match &self.version {
+            Some(before) if version.digest != before.digest || version.name != before.name => {
+                Some(Reason::Policy)
+            }
+            Some(before) if version.config != before.config => Some(Reason::Config),
+            Some(_) => None,
+            // It could not be used until now; at the first look there is nothing to compare with.
+            None => was_known.then_some(Reason::Policy),
+        };
+        self.version_changes += u64::from(changed.is_some());
+        self.version = Some(version);
+        changed
     }
 
     /// Returns when something has to be done although nothing happens.
@@ -303,11 +348,12 @@ impl State {
         self.due = None;
         self.cycles += 1;
         let seed = seed::decision(self.boot_seed, self.cycles);
-        let snapshot = self.group.snapshot(&self.name, reason, now, seed, |_| 1.0);
+        let snapshot = self.group.snapshot(&self.name, reason, now, seed, |topic| self.facts.get(topic));
         // Without members there is nothing to plan; a join asks again.
         if snapshot.members.is_empty() {
             return None;
         }
+        self.begun_with.clone_from(&self.version);
         Some(snapshot)
     }
 
@@ -319,7 +365,11 @@ impl State {
 
     /// Commits a plan and schedules the next cycle; a plan for a group that changed meanwhile is made again at once.
     pub fn end_cycle(&mut self, snapshot: &Snapshot, planned: Planned, took_us: u64, now: Timestamp) -> Step {
-        let Planned { plan, by, problem, .. } = planned;
+        let Planned { plan, by, asked, problem, .. } = planned;
+        // What was seen since the plan was begun is newer than what planned.
+        if self.begun_with == self.version {
+            self.note(asked);
+        }
         let reason = snapshot.cycle.reason;
         let moved: Vec<_> = self.moves(snapshot, &plan);
         let Some(step) = self.group.commit(snapshot, &plan, now) else {
@@ -336,7 +386,6 @@ impl State {
         if self.due.is_none_or(|(due, _)| at < due) {
             self.due = Some((at, next.1));
         }
-        self.version = by.clone().or_else(|| self.version.take());
         // A quiet cycle does not hide what the last change was for.
         let is_quiet = moved.is_empty() && matches!(reason, Reason::Interval | Reason::Fast);
         if !is_quiet || self.last_cycle.is_none() || problem.is_some() {
@@ -372,15 +421,12 @@ impl State {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
-        let mut topics = None;
         for member in self.group.members.values() {
             if member.kept_until.is_some() {
                 counts.members_kept += 1;
                 continue;
             }
             counts.members_live += 1;
-            counts.members_disagreeing += usize::from(!member.disagrees_on.is_empty());
-            counts.subscriptions_differ |= *topics.get_or_insert(&member.topics) != &member.topics;
         }
         for partition in self.group.partitions.values() {
             match (&partition.owner, &partition.moving) {
@@ -389,7 +435,6 @@ impl State {
                 (Some(_), Some(_)) => counts.partitions_moving += 1,
             }
         }
-        counts.is_on_fallback = self.last_cycle.as_ref().is_some_and(|cycle| cycle.by.is_none());
         counts.warnings = self.warnings().into_iter().map(|warning| warning.kind).collect();
         counts
     }

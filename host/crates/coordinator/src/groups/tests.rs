@@ -12,12 +12,17 @@ struct Native;
 
 impl Plans for Native {
     fn plan(&self, _: &str, _: &Wish, cycle: &Cycle) -> Planned {
-        Planned { plan: fallback::plan(cycle), by: None, outcome: fulcrum_policy::Outcome::Ok, problem: None }
+        planned(cycle, None)
     }
 
     fn version(&self, _: &str, _: &Wish) -> Result<Arc<Identity>, String> {
         Err("native".to_owned())
     }
+}
+
+fn planned(cycle: &Cycle, by: Option<Arc<Identity>>) -> Planned {
+    let (plan, outcome) = (fallback::plan(cycle), fulcrum_policy::Outcome::Ok);
+    Planned { plan, asked: by.clone(), by, outcome, problem: None }
 }
 
 struct RealClock(Instant);
@@ -185,11 +190,13 @@ async fn topics_that_come_later_or_grow_are_claimed() {
     let (a, told) = host.groups.join("g", join("a")).await.expect("joins before the topic exists");
     assert_eq!(told.orders.assignments, []);
     host.store.create_topic("t", 1).await.expect("made");
-    host.groups.topic_changed("t", 1).await;
+    host.groups.topic_changed("t").await;
     until(&host, "a", &a.session, |orders| orders.assignments.len() == 1).await;
-    host.groups.topic_changed("t", 3).await;
+    host.store.grow_topic("t", 3).await.expect("grown");
+    host.groups.topic_changed("t").await;
     until(&host, "a", &a.session, |orders| orders.assignments.len() == 3).await;
-    host.groups.topic_changed("t", 0).await;
+    host.store.delete_topic("t").await.expect("deleted");
+    host.groups.topic_changed("t").await;
     until(&host, "a", &a.session, |orders| orders.assignments.is_empty()).await;
 }
 
@@ -231,7 +238,7 @@ async fn a_planner_that_crashes_is_a_policy_that_failed() {
     let kinds: Vec<_> = view.warnings.iter().map(|warning| warning.kind).collect();
     assert_eq!(kinds, [WarningKind::Policy], "{:?}", view.warnings);
     let counts = host.groups.counts().await;
-    assert!(counts[0].1.is_on_fallback && counts[0].1.warnings.contains(&WarningKind::Policy), "{counts:?}");
+    assert!(counts[0].1.warnings.contains(&WarningKind::Policy), "{counts:?}");
 }
 
 #[tokio::test]
@@ -266,4 +273,172 @@ async fn a_group_whose_task_crashed_comes_back_from_the_store() {
     // One that was deleted does not come back.
     host.groups.delete("g").await.expect("deleted");
     assert!(matches!(host.groups.view("g").await, Err(Error::UnknownGroup(_))));
+}
+
+/// Closes everything, so that the folder can be opened again.
+async fn close(host: Host) {
+    let Host { store, groups } = host;
+    groups.stop().await;
+    drop(groups);
+    store.close().await;
+}
+
+/// A topic that was deleted and made again with as many partitions while nobody could tell the groups.
+#[tokio::test]
+async fn a_topic_made_again_over_a_crash_is_another_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let host = open(folder.path()).await;
+    for topic in ["t", "kept"] {
+        host.store.create_topic(topic, 2).await.expect("made");
+    }
+    let patch = SpecPatch { gather: Some(Duration::ZERO), ..SpecPatch::default() };
+    host.groups.configure("g", patch).await.expect("configured");
+    let both = Join { topics: vec!["kept".to_owned(), "t".to_owned()], ..join("a") };
+    let (a, _) = host.groups.join("g", both).await.expect("joins");
+    let before = until(&host, "a", &a.session, |orders| orders.assignments.len() == 4).await;
+    for at in &before.assignments {
+        let Place { topic, partition } = &at.place;
+        let records = vec![bytes::Bytes::from_static(b"{}"); 5];
+        host.store.append(topic, *partition, Timestamp(1), records).await.expect("stored");
+        let checkpoint = Checkpoint {
+            member: "a".to_owned(),
+            session: a.session.clone(),
+            place: at.place.clone(),
+            epoch: at.epoch,
+            offset: 5,
+            rewind: false,
+        };
+        host.groups.checkpoint("g", checkpoint).await.expect("stored");
+    }
+    host.groups.stop().await;
+    host.store.delete_topic("t").await.expect("deleted");
+    host.store.create_topic("t", 2).await.expect("made again");
+    close(host).await;
+
+    let host = open(folder.path()).await;
+    let view = host.groups.view("g").await.expect("it is back");
+    for at in &view.partitions {
+        let of_before = before.assignments.iter().find(|was| was.place == at.place).expect("one of them");
+        let is_kept = at.place.topic == "kept";
+        assert_eq!(at.checkpoint, is_kept.then_some(5), "{at:?}");
+        if is_kept {
+            assert_eq!((at.owner.as_deref(), at.epoch), (Some("a"), of_before.epoch), "{at:?}");
+        } else {
+            assert!(of_before.epoch < at.epoch, "epochs only rise: {at:?}");
+        }
+    }
+    let after = until(&host, "a", &a.session, |orders| orders.assignments.len() == 4).await;
+    assert!(after.revision > before.revision);
+    // Once is enough: the next restart changes nothing.
+    let settled = host.groups.view("g").await.expect("there").partitions;
+    close(host).await;
+    let host = open(folder.path()).await;
+    assert_eq!(host.groups.view("g").await.expect("it is back").partitions, settled);
+}
+
+/// Records of hosts that did not know incarnations.
+#[tokio::test]
+async fn claims_of_an_earlier_host_are_taken_over() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let host = open(folder.path()).await;
+    host.store.create_topic("t", 2).await.expect("made");
+    let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
+    until(&host, "a", &a.session, |orders| orders.assignments.len() == 2).await;
+    let settled = host.groups.view("g").await.expect("there").partitions;
+    host.groups.stop().await;
+    let change = async |key: &str, field: &str| {
+        let found = host.store.get(key).await.expect("readable").expect("there");
+        let mut record: serde_json::Value = serde_json::from_slice(&found.value).expect("JSON");
+        record.as_object_mut().expect("an object").remove(field).expect("hosts of today write it");
+        let update = fulcrum_store::Update::Put(records::encode(&record));
+        let expected = fulcrum_store::Expected::At(found.revision);
+        host.store.compare_and_swap(key, expected, update).await.expect("unchanged");
+    };
+    change("groups/g/claims/t/0", "incarnation").await;
+    change("groups/g/claims/t/1", "incarnation").await;
+    change("groups/g/group", "epoch_floor").await;
+    close(host).await;
+
+    let host = open(folder.path()).await;
+    assert_eq!(host.groups.view("g").await.expect("it is back").partitions, settled);
+    // From now on it is known which topic they are of.
+    host.groups.stop().await;
+    host.store.delete_topic("t").await.expect("deleted");
+    host.store.create_topic("t", 2).await.expect("made again");
+    close(host).await;
+    let host = open(folder.path()).await;
+    let epochs = host.groups.view("g").await.expect("it is back").partitions;
+    assert!(epochs.iter().all(|at| at.epoch > 1 && at.checkpoint.is_none()), "{epochs:?}");
+}
+
+/// Plans natively as the version it is told.
+#[derive(Clone, Default)]
+struct Versioned(Arc<Mutex<Option<Arc<Identity>>>>);
+
+impl Plans for Versioned {
+    fn plan(&self, _: &str, _: &Wish, cycle: &Cycle) -> Planned {
+        planned(cycle, self.0.lock().clone())
+    }
+
+    fn version(&self, _: &str, _: &Wish) -> Result<Arc<Identity>, String> {
+        self.0.lock().clone().ok_or_else(|| "there is none".to_owned())
+    }
+}
+
+#[tokio::test]
+async fn every_change_of_the_version_that_plans_is_counted_and_planned_with() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let versions = Versioned::default();
+    let host = open_with(folder.path(), versions.clone(), || 7).await;
+    host.store.create_topic("t", 2).await.expect("made");
+    let patch = SpecPatch {
+        gather: Some(Duration::ZERO),
+        interval: Some(Duration::from_secs(3600)),
+        ownership_expiry: Some(Duration::from_secs(7200)),
+        ..SpecPatch::default()
+    };
+    host.groups.configure("g", patch).await.expect("configured");
+    let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
+    until(&host, "a", &a.session, |orders| orders.assignments.len() == 2).await;
+    let version = |digest: &str, config: &str| {
+        Some(Arc::new(Identity {
+            name: "p".to_owned(),
+            digest: digest.to_owned(),
+            config: config.to_owned(),
+        }))
+    };
+    // The first plan found no policy that can be used: that one comes is a change.
+    for (version, reason, changes) in [
+        (version("1", "{}"), "policy", 1),
+        (version("2", "{}"), "policy", 2),
+        (version("2", "{\"a\":1}"), "config", 3),
+    ] {
+        versions.0.lock().clone_from(&version);
+        host.groups.policies_changed().await;
+        let begun = Instant::now();
+        loop {
+            let cycle = host.groups.view("g").await.expect("there").last_cycle.expect("one ran");
+            if cycle.by == version {
+                let (_, word) = fulcrum_core::claiming::Reason::WORDS
+                    .into_iter()
+                    .find(|(known, _)| *known == cycle.reason)
+                    .expect("a word");
+                assert_eq!((word, host.groups.version_changes()), (reason, changes));
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "it never plans with {version:?}");
+            tokio::task::yield_now().await;
+        }
+    }
+    // Neither the same version nor none is a change.
+    host.groups.policies_changed().await;
+    *versions.0.lock() = None;
+    host.groups.policies_changed().await;
+    host.groups.rebalance("g").await.expect("asked");
+    let begun = Instant::now();
+    while host.groups.view("g").await.expect("there").last_cycle.expect("one ran").by.is_some() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "no cycle runs");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(host.groups.version_changes(), 3);
 }

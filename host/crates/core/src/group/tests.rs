@@ -13,7 +13,7 @@ struct World {
 impl World {
     fn new(settings: Settings) -> Self {
         let mut group = Group::new(settings);
-        group.set_partitions("t", 4);
+        group.set_partitions("t", 4, 1);
         Self { group, now: Timestamp(1_000_000), sessions: 0 }
     }
 
@@ -43,7 +43,7 @@ impl World {
 
     /// Gives each partition to the member named at its place; `-` leaves it alone, `.` releases it.
     fn plan(&mut self, owners: [&str; 4]) -> Step {
-        let snapshot = self.group.snapshot("g", Reason::Manual, self.now, 0, |_| 1.0);
+        let snapshot = self.group.snapshot("g", Reason::Manual, self.now, 0, |_| None);
         let mut plan = Plan::default();
         for (partition, owner) in owners.into_iter().enumerate() {
             match owner {
@@ -231,7 +231,7 @@ fn grace_keeps_partitions_for_a_returning_member() {
     assert_eq!(world.show(), "a@1 a@1 -@0 -@0");
     assert_eq!(world.group.checkpoint("a", &a, &place(0), 1, 1, false), Err(Refused::Fenced));
     world.join("b");
-    let snapshot = world.group.snapshot("g", Reason::Join, world.now, 0, |_| 1.0);
+    let snapshot = world.group.snapshot("g", Reason::Join, world.now, 0, |_| None);
     assert_eq!((snapshot.members.len(), snapshot.places.len()), (1, 2), "what is kept is nobody's to claim");
     world.advance(20);
     world.join("a");
@@ -278,18 +278,67 @@ fn partitions_come_and_go_with_their_topic() {
     let mut world = World::new(Settings::default());
     world.join("a");
     world.plan(["a", "a", "a", "a"]);
-    assert_eq!(world.group.set_partitions("t", 4), Step::default());
-    assert_eq!(world.group.set_partitions("t", 5).cycle, Some(Reason::Partitions));
+    assert_eq!(world.group.set_partitions("t", 4, 1), Step::default());
+    assert_eq!(world.group.set_partitions("t", 5, 1).cycle, Some(Reason::Partitions));
     assert_eq!(world.show(), "a@1 a@1 a@1 a@1 -@0");
-    let step = world.group.set_partitions("t", 0);
+    let step = world.group.set_partitions("t", 0, 1);
     assert_eq!((step.partitions.len(), world.show().as_str()), (5, ""));
+    assert!(step.members, "the epoch floor has to be stored");
+    // Made again: who owned them before owns nothing, in no epoch of before.
+    world.group.set_partitions("t", 4, 2);
+    assert_eq!(world.show(), "-@1 -@1 -@1 -@1");
+    world.plan(["a", "a", "a", "-"]);
+    assert_eq!(world.show(), "a@2 a@2 a@2 -@1");
+}
+
+#[test]
+fn claims_of_a_former_topic_are_dropped() {
+    let mut world = World::new(Settings::default());
+    let session = world.join("a");
+    world.plan(["a", "a", "a", "-"]);
+    let place = |partition| Place { topic: "t".to_owned(), partition };
+    world.group.checkpoint("a", &session, &place(0), 1, 7, false).expect("it is the owner's");
+    // What an earlier host stored does not say which topic it is of: it is taken for the present one.
+    for partition in world.group.partitions.values_mut() {
+        partition.incarnation = None;
+    }
+    let step = world.group.set_partitions("t", 4, 1);
+    assert_eq!((step.partitions.len(), step.cycle, step.told.len()), (4, None, 0));
+    assert_eq!(world.show(), "a@1 a@1 a@1 -@0");
+    assert_eq!(world.group.partitions[&place(0)].checkpoint, Some(7));
+
+    let step = world.group.set_partitions("t", 4, 2);
+    assert_eq!((step.cycle, step.told), (Some(Reason::Partitions), BTreeSet::from(["a".to_owned()])));
+    assert_eq!(world.show(), "-@2 -@2 -@2 -@1");
+    assert_eq!(world.group.partitions[&place(0)].checkpoint, None);
+    let refused = world.group.checkpoint("a", &session, &place(0), 1, 8, false);
+    assert_eq!(refused, Err(Refused::StaleEpoch { epoch: 2 }));
+}
+
+#[test]
+fn a_snapshot_has_places_and_weights() {
+    let mut world = World::new(Settings::default());
+    world.join("a");
+    let check = |facts: Option<Facts>, places: &[&str], place: [u32; 4], weight: [f64; 4]| {
+        let cycle = world.group.snapshot("g", Reason::Manual, world.now, 0, |_| facts.as_ref()).cycle;
+        assert_eq!((cycle.place, cycle.weight), (place.to_vec(), weight.to_vec()));
+        assert_eq!(cycle.places, places);
+    };
+    let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    check(None, &[""], [0; 4], [1.0; 4]);
+    check(Some(Facts::default()), &[""], [0; 4], [1.0; 4]);
+    let facts = Facts { places: texts(&["b", "", "a", "b"]), weights: vec![2.0, 0.5] };
+    check(Some(facts), &["", "b", "a"], [1, 0, 2, 1], [2.0, 0.5, 1.0, 1.0]);
+    // More than there are partitions, as after a topic was made again.
+    let facts = Facts { places: texts(&["a", "a", "a", "a", "b"]), weights: vec![3.0; 9] };
+    check(Some(facts), &["", "a"], [1; 4], [3.0; 4]);
 }
 
 #[test]
 fn a_plan_for_a_group_that_moved_on_is_not_committed() {
     let mut world = World::new(Settings::default());
     world.join("a");
-    let snapshot = world.group.snapshot("g", Reason::Manual, world.now, 0, |_| 1.0);
+    let snapshot = world.group.snapshot("g", Reason::Manual, world.now, 0, |_| None);
     world.join("b");
     assert_eq!(world.group.commit(&snapshot, &Plan::default(), world.now), None);
 }
@@ -300,7 +349,7 @@ proptest! {
     /// Any history keeps the invariants, epochs never fall, and an accepted checkpoint is never by two lives.
     #[test]
     fn any_history_is_legal(
-        steps in proptest::collection::vec((0_u8..9, 0_usize..3, 0_u32..4, 0_u64..40), 1..80),
+        steps in proptest::collection::vec((0_u8..10, 0_usize..3, 0_u32..4, 0_u64..40), 1..80),
         cooperative in any::<bool>(),
         grace in 0_u64..2,
     ) {
@@ -330,7 +379,7 @@ proptest! {
                         .filter(|(_, member)| member.kept_until.is_none())
                         .map(|(id, _)| id.clone())
                         .collect();
-                    let snapshot = world.group.snapshot("g", Reason::Manual, world.now, amount, |_| 1.0);
+                    let snapshot = world.group.snapshot("g", Reason::Manual, world.now, amount, |_| None);
                     let at = snapshot.places.iter().position(|place| place.partition == partition);
                     if let (Some(at), false) = (at, live.is_empty())
                         && snapshot.cycle.moving[at] == 0
@@ -351,6 +400,7 @@ proptest! {
                     };
                     drop(world.group.heartbeat(id, &session, &beat, world.now));
                 }
+                8 => drop(world.group.set_partitions("t", 4, amount / 20)),
                 _ => {
                     let epoch = world.group.partitions[&place(partition)].epoch;
                     let accepted: Vec<_> = lives

@@ -40,6 +40,15 @@ pub struct Orders {
     pub revocations: Vec<Revocation>,
 }
 
+/// What is known of a topic's partitions beside their numbers. A list may be shorter than there are partitions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// Broker or machine room by partition; empty or missing when unknown.
+    pub places: Vec<String>,
+    /// Relative weight by partition, finite and above 0; a missing one is 1.0.
+    pub weights: Vec<f64>,
+}
+
 /// What a plan is made from, with the names behind its rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
@@ -79,15 +88,15 @@ impl Group {
     /// Takes a snapshot for a cycle: live members, and the partitions of topics that any of them subscribes to, but
     /// for those that wait for a member in grace.
     ///
-    /// `weight` returns a partition's weight, finite and not negative; 1.0 when nothing is known.
+    /// `facts` is asked once per topic for what is known of its partitions.
     #[must_use]
-    pub fn snapshot(
+    pub fn snapshot<'f>(
         &self,
         name: &str,
         reason: Reason,
         now: Timestamp,
         seed: u64,
-        weight: impl Fn(&Place) -> f64,
+        facts: impl Fn(&str) -> Option<&'f Facts>,
     ) -> Snapshot {
         let members: Vec<_> = self.members.iter().filter(|(_, member)| member.kept_until.is_none()).collect();
         let mut topics: Vec<&String> = members.iter().flat_map(|(_, member)| &member.topics).collect();
@@ -95,6 +104,8 @@ impl Group {
         topics.dedup();
         let topic_index =
             |topic: &String| topics.binary_search(&topic).ok().and_then(|at| u32::try_from(at).ok());
+        let facts: Vec<_> = topics.iter().map(|topic| facts(topic)).collect();
+        let mut place_indices = BTreeMap::from([("", 0)]);
         let rows: BTreeMap<&str, i32> =
             members.iter().zip(0..).map(|((id, _), row)| (id.as_str(), row)).collect();
         let mut cycle = Cycle {
@@ -138,10 +149,18 @@ impl Group {
             };
             cycle.topic.push(topic);
             cycle.number.push(place.partition);
-            cycle.place.push(0);
+            let number = place.partition as usize;
+            let known = facts[topic as usize];
+            let at = known.and_then(|known| known.places.get(number)).map_or("", String::as_str);
+            let next = u32::try_from(cycle.places.len()).expect("at most one place per partition");
+            let at = *place_indices.entry(at).or_insert_with(|| {
+                cycle.places.push(at.to_owned());
+                next
+            });
+            cycle.place.push(at);
             cycle.owner.push(target.and_then(|id| rows.get(id.as_str()).copied()).unwrap_or(-1));
             cycle.moving.push(u8::from(partition.moving.is_some()));
-            cycle.weight.push(weight(place));
+            cycle.weight.push(known.and_then(|known| known.weights.get(number)).copied().unwrap_or(1.0));
             let held = if partition.owner.is_some() { millis_u32(now.since(partition.since)) } else { 0 };
             cycle.held_ms.push(held);
             places.push(place.clone());

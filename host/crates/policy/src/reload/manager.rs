@@ -20,7 +20,7 @@ use crate::artifact::Loaded;
 use crate::breaker;
 use crate::runtime::Runtime;
 use crate::seat::{Alarm, ScoringHost};
-use crate::status::{Bindings, Rebind, Reloads, Report, State, Status};
+use crate::status::{self, Bindings, Rebind, Reloads, Report, State, Status};
 
 /// Messages waiting for the task; file events beyond that are found by the next look.
 const QUEUE_LEN: usize = 1024;
@@ -186,7 +186,8 @@ impl Manager {
         Ok(manager)
     }
 
-    /// Returns how every policy stands, with the counts up to now.
+    /// Returns how every policy stands, with the decisions up to now; plans are counted by the
+    /// [`Planner`](crate::Planner), which adds them.
     #[must_use]
     pub fn statuses(&self) -> Vec<Status> {
         let mut statuses = self.shown.read().statuses.clone();
@@ -196,9 +197,7 @@ impl Manager {
                 let Some(status) = statuses.iter_mut().find(|status| status.name == identity.name) else {
                     continue;
                 };
-                for (outcome, count) in crate::Outcome::ALL.iter().zip(line.outcomes) {
-                    *status.decisions.entry(outcome.name()).or_default() += count;
-                }
+                status::count(&mut status.decisions, line);
             }
             let Some(health) = seat.health() else { return };
             if let Some(status) = statuses

@@ -463,6 +463,7 @@ impl Task {
                 last_failure: None,
                 problem: entry.problem.clone(),
                 decisions: no_decisions(),
+                plans: no_decisions(),
             };
             if let Some(Used { loaded, source, load_ms }) = &entry.used {
                 let artifact = loaded.artifact();

@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 
 use super::{Subject, Verdict, Violation, hold, join, prompt, refused, restart, same};
 use crate::{
-    APPEND_BYTES_MAX, APPEND_RECORDS_MAX, EventLog, FetchLimit, PARTITIONS_MAX, Position, Result, Stored,
-    Topic, VALUE_BYTES_MAX,
+    APPEND_BYTES_MAX, APPEND_RECORDS_MAX, EventLog, FetchLimit, PARTITIONS_MAX, Partition, Position, Result,
+    SIZE_STEP_RECORDS, Stored, Topic, VALUE_BYTES_MAX,
 };
 
 const NO_LIMIT: FetchLimit = FetchLimit { records: u32::MAX, bytes: usize::MAX };
@@ -249,6 +249,45 @@ pub(super) async fn positions_are_found_by_time<S: Subject>(subject: Arc<S>) -> 
     Ok(())
 }
 
+pub(super) async fn positions_are_found_by_size<S: Subject>(subject: Arc<S>) -> Verdict {
+    let store = subject.open().await;
+    store.create_topic("t", 2).await?;
+    same!(store.position_by_size("t", 0, 0).await?, store.partition("t", 0).await?.end, "in nothing");
+    append(&*store, 1, 1, "other").await?;
+    let mut positions = Vec::new();
+    for text in ["1 22", "333 4444", "55555"] {
+        positions.extend(append(&*store, 0, 1, text).await?);
+    }
+    positions.push(store.partition("t", 0).await?.end);
+    let table = [(100, 0), (15, 0), (14, 1), (13, 2), (12, 2), (11, 3), (9, 3), (5, 4), (4, 5), (0, 5)];
+    for (bytes, index) in table {
+        same!(store.position_by_size("t", 0, bytes).await?, positions[index], "where {bytes} bytes begin");
+    }
+    // What was trimmed does not count, whether it is swept away or not.
+    store.trim("t", 0, positions[2]).await?;
+    for (bytes, index) in [(100, 2), (12, 2), (11, 3), (4, 5)] {
+        let found = store.position_by_size("t", 0, bytes).await?;
+        same!(found, positions[index], "where {bytes} bytes begin after a trim");
+    }
+    // Step by step through more than one search looks at.
+    let step = usize::try_from(SIZE_STEP_RECORDS).unwrap_or(usize::MAX);
+    for _ in 0..3 {
+        store.append("t", 1, Timestamp(1), vec![Bytes::from_static(b"x"); step / 2]).await?;
+    }
+    let wanted = Position(store.partition("t", 1).await?.end.0 - 100);
+    let mut steps = 0;
+    while store.partition("t", 1).await?.first < wanted {
+        let to = store.position_by_size("t", 1, 100).await?;
+        hold!(to <= wanted, "trimmed to {to}, above {wanted}");
+        store.trim("t", 1, to).await?;
+        steps += 1;
+        hold!(steps < 1_000_000, "a trim by size never ends");
+        tokio::task::yield_now().await;
+    }
+    subject.close(store).await;
+    Ok(())
+}
+
 pub(super) async fn a_wait_ends_on_arrival<S: Subject>(subject: Arc<S>) -> Verdict {
     let store = subject.open().await;
     store.create_topic("t", 2).await?;
@@ -289,6 +328,7 @@ pub(super) async fn what_is_not_there_is_named<S: Subject>(subject: Arc<S>) -> V
                 refused!(store.fetch(topic, partition, START, NO_LIMIT), $code);
                 refused!(store.partition(topic, partition), $code);
                 refused!(store.position_at(topic, partition, Timestamp(1)), $code);
+                refused!(store.position_by_size(topic, partition, 1), $code);
                 refused!(store.wait(topic, partition, START), $code);
                 refused!(store.trim(topic, partition, START), $code);
             };
@@ -339,6 +379,40 @@ pub(super) async fn records_survive_a_restart<S: Subject>(subject: Arc<S>) -> Ve
         same!(store.partition("t", 0).await?, partition, "the partition after restart {round}");
         same!(store.topics().await?, topics, "topics after restart {round}");
     }
+    subject.close(store).await;
+    Ok(())
+}
+
+pub(super) async fn partitions_are_described_together<S: Subject>(subject: Arc<S>) -> Verdict {
+    let store = subject.open().await;
+    refused!(store.partitions("t"), "unknown_topic");
+    store.create_topic("u", 3).await?;
+    // More than ten, so that an order of texts is noticed.
+    store.create_topic("t", 12).await?;
+    for (partition, text) in [(0, "a"), (2, "b b b"), (10, "c c"), (11, "d d d d")] {
+        append(&*store, partition, 1, text).await?;
+    }
+    let end = store.partition("t", 11).await?.end;
+    store.trim("t", 11, end).await?;
+    store.grow_topic("t", 14).await?;
+    append(&*store, 13, 1, "e").await?;
+    // What was trimmed may be swept away between the calls.
+    let swept = |at: Partition| Partition { bytes: if at.first == at.end { 0 } else { at.bytes }, ..at };
+    let mut wanted = Vec::new();
+    for partition in 0..14 {
+        wanted.push(swept(store.partition("t", partition).await?));
+    }
+    let found: Vec<_> = store.partitions("t").await?.into_iter().map(swept).collect();
+    same!(found, wanted, "all partitions");
+    same!(store.partitions("u").await?.len(), 3, "partitions of another topic");
+    let store = restart(&*subject, store).await;
+    let found: Vec<_> = store.partitions("t").await?.into_iter().map(swept).collect();
+    same!(found, wanted, "all partitions after a restart");
+    store.delete_topic("t").await?;
+    refused!(store.partitions("t"), "unknown_topic");
+    store.create_topic("t", 2).await?;
+    let made = [store.partition("t", 0).await?, store.partition("t", 1).await?];
+    same!(store.partitions("t").await?, made.to_vec(), "partitions of a topic made again");
     subject.close(store).await;
     Ok(())
 }

@@ -102,10 +102,12 @@ pub fn cases<S: Subject>() -> Vec<Case<S>> {
         log::appends_are_whole_and_unmixed,
         log::a_trim_is_for_ever,
         log::positions_are_found_by_time,
+        log::positions_are_found_by_size,
         log::a_wait_ends_on_arrival,
         log::what_is_not_there_is_named,
         log::impossible_appends_are_refused,
         log::records_survive_a_restart,
+        log::partitions_are_described_together,
     ]
 }
 

@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::catalogue::Member;
 use super::fault::contradiction;
+use super::room::{Purpose, Room};
 use super::schema::{POSITION_END, SLOT_END, row_id, stored};
 use crate::{Change, Error, Expected, Position, Revision, Topic, Update, Versioned};
 
@@ -26,6 +27,17 @@ pub(super) enum Op {
 }
 
 impl Op {
+    /// Returns what it is for.
+    fn purpose(&self) -> Purpose {
+        match self {
+            Self::Append { .. } | Self::CreateTopic { .. } | Self::GrowTopic { .. } => Purpose::Events,
+            Self::Swap { update: Update::Put(_), .. } => Purpose::Records,
+            Self::Swap { update: Update::Delete, .. } | Self::DeleteTopic { .. } | Self::Trim { .. } => {
+                Purpose::Relief
+            }
+        }
+    }
+
     /// Returns how many records it appends.
     pub(super) fn record_count(&self) -> u64 {
         if let Self::Append { records, .. } = self { records.len() as u64 } else { 0 }
@@ -69,6 +81,9 @@ impl From<rusqlite::Error> for Stop {
 /// A transaction's own view: what it read once it does not read again, and each row it changed is written once.
 pub(super) struct Batch<'c> {
     connection: &'c Connection,
+    room: Option<Room>,
+    /// What the file's size is bounded for now.
+    purpose: Option<Purpose>,
     revision: u64,
     changed: bool,
     partitions: BTreeMap<(i64, u32), PartitionRow>,
@@ -90,7 +105,7 @@ struct TopicRow {
 }
 
 impl<'c> Batch<'c> {
-    pub(super) fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
+    pub(super) fn new(connection: &'c Connection, room: Option<Room>) -> rusqlite::Result<Self> {
         let revision = connection
             .prepare_cached("SELECT revision FROM counters")?
             .query_row([], |row| row.get(0))
@@ -98,10 +113,12 @@ impl<'c> Batch<'c> {
                 rusqlite::Error::QueryReturnedNoRows => contradiction("the revision is missing".to_owned()),
                 other => other,
             })?;
-        Ok(Self { connection, revision, changed: false, partitions: BTreeMap::new(), effects: Vec::new() })
+        let (partitions, effects) = (BTreeMap::new(), Vec::new());
+        Ok(Self { connection, room, purpose: None, revision, changed: false, partitions, effects })
     }
 
     pub(super) fn apply(&mut self, op: &Op) -> Result<Outcome, Stop> {
+        self.bound(op.purpose())?;
         match op {
             Op::Swap { key, expected, update } => self.swap(key, *expected, update),
             Op::CreateTopic { topic, partition_count } => self.create(topic, *partition_count),
@@ -114,12 +131,24 @@ impl<'c> Batch<'c> {
 
     /// Writes what was held back. To be called last, before the commit; returns what to tell after it.
     pub(super) fn finish(mut self) -> rusqlite::Result<Vec<Effect>> {
+        // The rows of partitions are of one size: this hardly takes any.
+        self.bound(Purpose::Relief)?;
         if self.changed {
             let mut statement = self.connection.prepare_cached("UPDATE counters SET revision = ?")?;
             statement.execute([stored(self.revision)])?;
         }
         self.flush()?;
         Ok(self.effects)
+    }
+
+    /// Bounds the file's size for what comes next.
+    fn bound(&mut self, purpose: Purpose) -> rusqlite::Result<()> {
+        if let Some(room) = self.room
+            && self.purpose.replace(purpose) != Some(purpose)
+        {
+            room.bound(self.connection, purpose)?;
+        }
+        Ok(())
     }
 
     fn swap(&mut self, key: &str, expected: Expected, update: &Update) -> Result<Outcome, Stop> {

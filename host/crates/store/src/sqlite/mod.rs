@@ -14,6 +14,7 @@ mod fault;
 mod open;
 mod queue;
 mod reader;
+mod room;
 mod schema;
 mod sweep;
 mod writer;
@@ -58,7 +59,8 @@ pub struct Options {
     /// Threads that read, each with a connection; 0 means 1.
     pub readers: usize,
     /// Largest size of the file in bytes, beyond which writes answer [`Error::DiskFull`]; `None` leaves it to the
-    /// disk. The write-ahead log beside it comes on top, usually a few MiB.
+    /// disk. Events get seven eighths of it, so that records can still be kept and topics trimmed and deleted. The
+    /// write-ahead log beside the file comes on top, usually a few MiB.
     pub file_bytes_max: Option<u64>,
 }
 
@@ -109,7 +111,8 @@ impl SqliteStore {
             catalogue: Arc::clone(&catalogue),
             feeds: Arc::clone(&feeds),
         };
-        let writer = writer::start(opened.writer, opened.garbage, shared, readers, opened.lock, finished);
+        let writer =
+            writer::start(opened.writer, opened.room, opened.garbage, shared, readers, opened.lock, finished);
         let writer = Mutex::new(Some(writer.map_err(failed)?));
         Ok(Self { path, writes, reads, catalogue, feeds, done, writer })
     }
@@ -308,11 +311,28 @@ impl EventLog for SqliteStore {
         })
     }
 
+    fn partitions<'a>(&'a self, topic: &'a str) -> Answer<'a, Vec<Partition>> {
+        Box::pin(async move {
+            let id = self.catalogue.topic(topic)?.incarnation.cast_signed();
+            let describe = move |connection: &_| reader::partitions(connection, id);
+            let partitions = self.read("describe the partitions of a topic", describe).await?;
+            if partitions.is_empty() { Err(unknown(topic)) } else { Ok(partitions) }
+        })
+    }
+
     fn position_at<'a>(&'a self, topic: &'a str, partition: u32, at: Timestamp) -> Answer<'a, Position> {
         Box::pin(async move {
             let place = self.catalogue.place(topic, partition)?;
             let search = move |connection: &_| reader::position_at(connection, place, at);
             self.read("find a position by time", search).await?.ok_or_else(|| unknown(topic))
+        })
+    }
+
+    fn position_by_size<'a>(&'a self, topic: &'a str, partition: u32, bytes: u64) -> Answer<'a, Position> {
+        Box::pin(async move {
+            let place = self.catalogue.place(topic, partition)?;
+            let search = move |connection: &_| reader::position_by_size(connection, place, bytes);
+            self.read("find a position by size", search).await?.ok_or_else(|| unknown(topic))
         })
     }
 

@@ -13,6 +13,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::Options;
 use super::catalogue::Catalogue;
 use super::fault::File;
+use super::room::{Purpose, Room};
 use super::schema::{APPLICATION_ID, FORMAT_VERSION, TABLES};
 use crate::{Error, Result};
 
@@ -24,6 +25,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Everything the threads need.
 pub(super) struct Opened {
     pub(super) writer: Connection,
+    /// Where the file's size is bounded.
+    pub(super) room: Option<Room>,
     pub(super) readers: Vec<Connection>,
     pub(super) catalogue: Catalogue,
     /// Slots that hold records nobody can reach.
@@ -47,7 +50,7 @@ pub(super) fn open(file: &File, options: Options) -> Result<Opened> {
     }
     writer.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
     let is_new = is_new(file, &writer)?;
-    prepare_writer(&writer, options).map_err(failed)?;
+    let room = prepare_writer(&writer, options).map_err(failed)?;
     if is_new {
         create(&mut writer).map_err(failed)?;
     }
@@ -57,7 +60,7 @@ pub(super) fn open(file: &File, options: Options) -> Result<Opened> {
         .map(|_| open_reader(&file.path))
         .collect::<rusqlite::Result<Vec<_>>>()
         .map_err(failed)?;
-    Ok(Opened { writer, readers, catalogue, garbage, lock })
+    Ok(Opened { writer, room, readers, catalogue, garbage, lock })
 }
 
 /// Tells whether there is nothing in the file yet; refuses what others wrote.
@@ -81,19 +84,18 @@ fn is_new(file: &File, connection: &Connection) -> Result<bool> {
     Err(Error::Foreign { path: file.path.clone() })
 }
 
-fn prepare_writer(connection: &Connection, options: Options) -> rusqlite::Result<()> {
+fn prepare_writer(connection: &Connection, options: Options) -> rusqlite::Result<Option<Room>> {
     connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0))?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "cell_size_check", true)?;
     // The writer checkpoints by itself, after it has answered.
     connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |row| row.get::<_, i64>(0))?;
     connection.set_prepared_statement_cache_capacity(64);
-    if let Some(bytes) = options.file_bytes_max {
-        let page_bytes: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-        let pages = super::schema::stored(bytes) / page_bytes;
-        connection.pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0))?;
-    }
-    Ok(())
+    let Some(bytes) = options.file_bytes_max else { return Ok(None) };
+    let page_bytes: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+    let room = Room::new(super::schema::stored(bytes) / page_bytes);
+    room.bound(connection, Purpose::Relief)?;
+    Ok(Some(room))
 }
 
 fn create(connection: &mut Connection) -> rusqlite::Result<()> {

@@ -12,7 +12,9 @@ use super::catalogue::Place;
 use super::fault::contradiction;
 use super::queue::{CloseAtExit, Queue};
 use super::schema::{position_of, row_id, stored};
-use crate::{Entry, FetchLimit, Fetched, Partition, Position, Revision, Stored, Versioned};
+use crate::{
+    Entry, FetchLimit, Fetched, Partition, Position, Revision, SIZE_STEP_RECORDS, Stored, Versioned,
+};
 
 /// One read; it answers its caller by itself.
 pub(super) type Job = Box<dyn FnOnce(&Connection) + Send>;
@@ -64,11 +66,20 @@ pub(super) fn partition(connection: &Connection, place: Place) -> rusqlite::Resu
     // The topic too, as the slot may be another's by now.
     let sql = "SELECT p.first, p.next, p.bytes FROM partitions p JOIN topics t ON t.id = p.topic
                WHERE p.slot = ? AND p.topic = ? AND t.name IS NOT NULL";
-    let describe = |row: &Row<'_>| {
-        Ok(Partition { first: Position(row.get(0)?), end: Position(row.get(1)?), bytes: row.get(2)? })
-    };
     let mut statement = connection.prepare_cached(sql)?;
-    statement.query_row([place.slot, place.topic], describe).optional()
+    statement.query_row([place.slot, place.topic], described).optional()
+}
+
+/// Returns nothing if the topic is gone: one that is there has partitions.
+pub(super) fn partitions(connection: &Connection, topic: i64) -> rusqlite::Result<Vec<Partition>> {
+    let sql = "SELECT p.first, p.next, p.bytes FROM partitions p JOIN topics t ON t.id = p.topic
+               WHERE p.topic = ? AND t.name IS NOT NULL ORDER BY p.number";
+    let mut statement = connection.prepare_cached(sql)?;
+    statement.query_map([topic], described)?.collect()
+}
+
+fn described(row: &Row<'_>) -> rusqlite::Result<Partition> {
+    Ok(Partition { first: Position(row.get(0)?), end: Position(row.get(1)?), bytes: row.get(2)? })
 }
 
 /// Returns `None` if the topic is gone.
@@ -133,6 +144,34 @@ pub(super) fn position_at(
         }
     }
     Ok(Some(Position(low)))
+}
+
+/// Walks from the lowest record on disk, as what a partition holds counts those that wait to be swept away too; costs
+/// as much as there is to trim. Returns `None` if the topic is gone.
+pub(super) fn position_by_size(
+    connection: &Connection,
+    place: Place,
+    bytes_max: u64,
+) -> rusqlite::Result<Option<Position>> {
+    let moment = connection.unchecked_transaction()?;
+    let sql = "SELECT p.first, p.next, p.kept, p.bytes FROM partitions p JOIN topics t ON t.id = p.topic
+               WHERE p.slot = ? AND p.topic = ? AND t.name IS NOT NULL";
+    let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+    let found = moment.prepare_cached(sql)?.query_row([place.slot, place.topic], row).optional()?;
+    let Some((first, next, kept, bytes)): Option<(u64, u64, u64, u64)> = found else { return Ok(None) };
+    let excess = bytes.saturating_sub(bytes_max);
+    let bound = next.min(kept.saturating_add(SIZE_STEP_RECORDS.into()));
+    // The length of a blob is in its head: the payload itself is not read.
+    let mut statement =
+        moment.prepare_cached("SELECT length(payload) FROM log WHERE id >= ? AND id < ? ORDER BY id")?;
+    let mut rows = statement.query([row_id(place.slot, kept), row_id(place.slot, bound)])?;
+    let (mut position, mut freed) = (kept, 0);
+    while freed < excess && position < bound {
+        let row = rows.next()?.ok_or_else(|| missing(Position(position)))?;
+        freed += row.get::<_, u64>(0)?;
+        position += 1;
+    }
+    Ok(Some(Position(position.max(first))))
 }
 
 fn versioned(row: &Row<'_>, column: usize) -> rusqlite::Result<Versioned> {

@@ -16,6 +16,7 @@ use super::catalogue::Catalogue;
 use super::fault::{self, File};
 use super::queue::{CloseAtExit, Queue, Queued};
 use super::reader::Job;
+use super::room::{Purpose, Room};
 use super::sweep;
 use crate::watch::Feed;
 use crate::{Error, Result};
@@ -51,6 +52,7 @@ pub(super) struct Shared {
 /// frees `lock` and last drops `finished`.
 pub(super) fn start(
     connection: Connection,
+    room: Option<Room>,
     garbage: Vec<i64>,
     shared: Shared,
     readers: Vec<JoinHandle<()>>,
@@ -59,6 +61,7 @@ pub(super) fn start(
 ) -> io::Result<JoinHandle<()>> {
     let writer = Writer {
         connection: Some(connection),
+        room,
         shared,
         halted: None,
         garbage: Garbage::from(garbage),
@@ -72,6 +75,8 @@ pub(super) fn start(
 struct Writer {
     /// There until the thread ends.
     connection: Option<Connection>,
+    /// Where the file's size is bounded.
+    room: Option<Room>,
     shared: Shared,
     /// Why nothing may be written any more.
     halted: Option<crate::Cause>,
@@ -140,7 +145,8 @@ impl Writer {
             }
             return;
         }
-        match self.transact(|transaction| apply_all(transaction, &batch)) {
+        let room = self.room;
+        match self.transact(|transaction| apply_all(transaction, room, &batch)) {
             Ok((answers, effects)) => {
                 self.publish(effects);
                 for (queued, result) in batch.into_iter().zip(answers) {
@@ -244,8 +250,12 @@ impl Writer {
     }
 
     fn sweep(&mut self) {
-        let slots = self.garbage.front();
-        match self.transact(|transaction| sweep::step(transaction, &slots)) {
+        let (slots, room) = (self.garbage.front(), self.room);
+        let step = |transaction: &Connection| {
+            room.map_or(Ok(()), |room| room.bound(transaction, Purpose::Relief))?;
+            sweep::step(transaction, &slots)
+        };
+        match self.transact(step) {
             Ok(swept) => self.garbage.swept(swept),
             Err(lost) => {
                 self.garbage.is_paused = true;
@@ -299,8 +309,12 @@ impl Drop for Writer {
 
 type Applied = (Vec<Result<Outcome>>, Vec<Effect>);
 
-fn apply_all(transaction: &Connection, requests: &[Queued<Request>]) -> rusqlite::Result<Applied> {
-    let mut batch = Batch::new(transaction)?;
+fn apply_all(
+    transaction: &Connection,
+    room: Option<Room>,
+    requests: &[Queued<Request>],
+) -> rusqlite::Result<Applied> {
+    let mut batch = Batch::new(transaction, room)?;
     let mut answers = Vec::with_capacity(requests.len());
     for queued in requests {
         answers.push(match batch.apply(&queued.item.op) {
