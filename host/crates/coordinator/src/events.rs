@@ -90,6 +90,9 @@ pub enum Refused {
     Store(#[from] Error),
 }
 
+/// Most topics of a host.
+pub const TOPICS_MAX: usize = 10_000;
+
 /// See the module.
 pub struct Events {
     log: Arc<dyn EventLog>,
@@ -133,6 +136,9 @@ impl Events {
         let grows = known.as_ref().is_some_and(|known| known.partition_count < patch.partition_count);
         if grows && self.pulls.is_fifo_reading(topic) {
             return Err(Refused::OrderedReaders { topic: topic.to_owned() });
+        }
+        if known.is_none() {
+            self.check_room().await?;
         }
         let found = topics::read(&*self.store, topic, known.map(|known| known.incarnation)).await?;
         let mut facts = found.facts.clone();
@@ -276,7 +282,13 @@ impl Events {
         }
     }
 
+    /// Refuses one more topic when there are [`TOPICS_MAX`]: whoever may publish could make any number of them.
+    async fn check_room(&self) -> Result<(), Error> {
+        room_for(self.log.topics().await?.len() + 1)
+    }
+
     async fn make_topic(&self, topic: &str) -> Result<Topic, Error> {
+        self.check_room().await?;
         match self.log.create_topic(topic, self.default_partitions).await {
             // Somebody else was faster.
             Err(Error::TopicExists { .. }) => self.log.topic(topic).await,
@@ -294,6 +306,13 @@ impl Events {
         *turn += 1;
         u32::try_from((*turn - 1) % u64::from(partition_count)).expect("below the count")
     }
+}
+
+fn room_for(topic_count: usize) -> Result<(), Error> {
+    if topic_count <= TOPICS_MAX {
+        return Ok(());
+    }
+    Err(Error::TooLarge { what: "topic count", found: topic_count, limit: TOPICS_MAX })
 }
 
 /// Returns the partition a routing key belongs to: `mix(fnv1a(key)) % partition_count`.
@@ -321,6 +340,13 @@ pub(crate) const fn fnv1a(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_is_room_for_so_many_topics() {
+        assert!(room_for(TOPICS_MAX).is_ok());
+        let refused = room_for(TOPICS_MAX + 1).map_err(|error| error.to_string());
+        assert_eq!(refused, Err("topic count is 10001, more than the limit of 10000".to_owned()));
+    }
 
     #[test]
     fn the_hash_is_fnv1a() {

@@ -70,6 +70,8 @@ const QUEUE_LEN: usize = 1024;
 const READERS_MAX: usize = 100_000;
 /// Subscriptions of one client.
 const SUBSCRIPTIONS_MAX: usize = 1000;
+/// How long one reader may take to count.
+const COUNT_MAX: Duration = Duration::from_secs(1);
 /// How long a poll that does not wait may take to look.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
@@ -629,10 +631,14 @@ impl Pulls {
         };
         let mut ends: Option<(Arc<str>, Vec<u64>)> = None;
         let mut counts = Vec::new();
-        for handle in handles {
-            let name = &handle.name;
+        // Together, and within a bound: one that is held up, by a slow disk for example, must not hide the others.
+        let asked = handles.iter().map(|handle| {
+            let found = tokio::time::timeout(COUNT_MAX, self.ask(&handle.name, Command::Counts));
+            async move { (&handle.name, found.await) }
+        });
+        for (name, found) in join_all(asked).await {
             // One that was deleted meanwhile is not there.
-            let Ok((mut found, floors)) = self.ask(name, Command::Counts).await else { continue };
+            let Ok(Ok((mut found, floors))) = found else { continue };
             if ends.as_ref().is_none_or(|(topic, _)| *topic != name.topic) {
                 let partitions = self.parts.log.partitions(&name.topic).await.unwrap_or_default();
                 ends = Some((name.topic.clone(), partitions.iter().map(|at| at.end.0).collect()));

@@ -89,10 +89,14 @@ impl Reader {
             // Nobody waits any more: what it did is done all the same.
             let _ = answer.send(failure.clone().map_or(Ok(()), |error| Err(Error::Store(error))));
         }
-        if let Some(error) = failure {
-            let Name { topic, group, .. } = &self.handle.name;
-            tracing::warn!(%topic, %group, %error, "the progress of a message group cannot be stored just now");
-            self.rest_from_writing();
+        match failure {
+            Some(error) => self.failed_to_write(&error),
+            None if self.cannot_write => {
+                self.cannot_write = false;
+                let Name { topic, group, .. } = &self.handle.name;
+                tracing::info!(%topic, %group, "a message group can store its progress again");
+            }
+            None => {}
         }
     }
 
@@ -327,9 +331,9 @@ impl Reader {
     }
 
     fn failed_to_write(&mut self, error: &fulcrum_store::Error) {
-        if !self.rests_from_writing {
+        if !std::mem::replace(&mut self.cannot_write, true) {
             let Name { topic, group, .. } = &self.handle.name;
-            tracing::warn!(%topic, %group, %error, "a message group cannot store its events just now");
+            tracing::warn!(%topic, %group, %error, "a message group cannot store its progress just now");
         }
         self.rest_from_writing();
     }

@@ -298,6 +298,8 @@ pub(super) struct Reader {
     pub(super) redrives: VecDeque<(Option<Vec<Place>>, usize, Reply<usize>)>,
     pub(super) rests_from_reading: bool,
     pub(super) rests_from_writing: bool,
+    /// Whether the last write failed, which was logged then.
+    pub(super) cannot_write: bool,
     /// Checkpoint jobs begun.
     pub(super) jobs_stored: u64,
     pub(super) dirty: BTreeSet<u32>,
@@ -353,6 +355,7 @@ impl Reader {
             redrives: VecDeque::new(),
             rests_from_reading: false,
             rests_from_writing: false,
+            cannot_write: false,
             jobs_stored: 0,
             dirty: BTreeSet::new(),
             dirty_soon: BTreeSet::new(),
