@@ -159,14 +159,12 @@ impl Ways {
     /// Makes clients of one way that share a group.
     async fn clients(&self, crowd: &str, way: usize, count: usize) -> Vec<Client> {
         let mut clients = Vec::with_capacity(count);
-        // Acknowledgements of a batch go over so many connections.
-        let connections = (32 / count).max(4);
         for number in 0..count {
             let id = format!("client-{number}");
             clients.push(match way {
                 0 => Client::Store(StoreClient::new(&self.store, crowd, number)),
                 1 => Client::Services(ServicesClient::subscribe(self.running.services(), id).await),
-                _ => Client::Http(HttpClient::subscribe(self.server.addr, id, connections).await),
+                _ => Client::Http(HttpClient::subscribe(self.server.addr, id).await),
             });
         }
         clients
@@ -290,24 +288,24 @@ impl ServicesClient {
     }
 }
 
-/// The real binary over keep-alive connections.
+/// The real binary over a keep-alive connection.
 struct HttpClient {
-    connections: Vec<Connection>,
+    connection: Connection,
     id: String,
     event: Bytes,
     deliveries: Vec<String>,
 }
 
 impl HttpClient {
-    async fn subscribe(addr: SocketAddr, id: String, connections: usize) -> Self {
-        let connections = join_all((0..connections).map(|_| Connection::open(addr))).await;
+    async fn subscribe(addr: SocketAddr, id: String) -> Self {
+        let connection = Connection::open(addr).await;
         let body = format!(r#"{{"clientId":"{id}","topic":"{TOPIC}","mode":"LOAD_BALANCE"}}"#);
         once(addr, "POST", "/events/subscribe", &body).await;
-        Self { connections, id, event: event(), deliveries: Vec::new() }
+        Self { connection, id, event: event(), deliveries: Vec::new() }
     }
 
     async fn publish(&mut self, count: usize) {
-        let connection = &mut self.connections[0];
+        let connection = &mut self.connection;
         if count == 1 {
             connection.ask("POST", "/events/publish?topic=t", &self.event).await;
         } else {
@@ -319,7 +317,7 @@ impl HttpClient {
         while self.deliveries.len() < count {
             let max = count - self.deliveries.len();
             let path = format!("/events/poll?clientId={}&max={max}&timeoutMs=60000", self.id);
-            let answer = self.connections[0].ask("GET", &path, b"").await;
+            let answer = self.connection.ask("GET", &path, b"").await;
             let answer = std::str::from_utf8(answer).expect("JSON");
             let ids = answer.split(r#""deliveryId":""#).skip(1);
             self.deliveries.extend(ids.map(|rest| rest.split('"').next().unwrap_or_default().to_owned()));
@@ -327,15 +325,11 @@ impl HttpClient {
     }
 
     async fn ack(&mut self) {
-        let each = self.deliveries.len().div_ceil(self.connections.len()).max(1);
-        let shares = self.deliveries.chunks(each).zip(&mut self.connections);
-        join_all(shares.map(|(ids, connection)| async move {
-            for id in ids {
-                let body = format!(r#"{{"deliveryId":"{id}"}}"#);
-                connection.ask("POST", "/events/ack", body.as_bytes()).await;
-            }
-        }))
-        .await;
+        let body = match &self.deliveries[..] {
+            [id] => format!(r#"{{"deliveryId":"{id}"}}"#),
+            ids => format!(r#"{{"deliveryIds":["{}"]}}"#, ids.join(r#"",""#)),
+        };
+        self.connection.ask("POST", "/events/ack", body.as_bytes()).await;
         self.deliveries.clear();
     }
 }
@@ -541,7 +535,7 @@ async fn unread(scale: &Scale) {
     let count = wanted("FULCRUM_BENCH_UNREAD", scale.unread);
     let folder = folder();
     let server = serve(folder.path(), &[]);
-    let mut reader = HttpClient::subscribe(server.addr, "reader".to_owned(), 1).await;
+    let mut reader = HttpClient::subscribe(server.addr, "reader".to_owned()).await;
     // What is allocated by the first ones stays.
     reader.publish(BATCH).await;
     reader.poll(100).await;

@@ -260,6 +260,32 @@ fn a_group_shares_events_and_others_each_get_them_all() {
 }
 
 #[test]
+fn many_deliveries_are_acknowledged_by_one_call() {
+    run(async {
+        let host = Host::start().await;
+        let mesh = Mesh::new(&host, "c");
+        mesh.subscribe("t", "LOAD_BALANCE").await;
+        for number in 0..4 {
+            mesh.publish("t", &event(number.to_string())).await;
+        }
+        let mut found = Vec::new();
+        eventually("all four came", SOON, async || {
+            found.extend(mesh.poll(500).await);
+            (found.len() == 4).then_some(())
+        })
+        .await;
+        assert!(mesh.ack(&found[0]).await);
+        let ids: Vec<_> = found[..3].iter().map(|delivery| delivery["deliveryId"].clone()).collect();
+        let answer = host.post("/events/ack", &json!({ "deliveryIds": ids })).await.ok();
+        assert_eq!(answer, json!({ "status": "acked", "acked": 2, "unknown": [ids[0]] }));
+        let answer = host.post("/events/ack", &json!({ "deliveryIds": [] })).await.ok();
+        assert_eq!(answer, json!({ "status": "acked", "acked": 0, "unknown": [] }));
+        assert!(mesh.ack(&found[3]).await, "it was not named");
+        host.stop().await;
+    });
+}
+
+#[test]
 fn what_fails_comes_again_and_ends_as_a_dead_letter() {
     run(async {
         let host = Host::start().await;
@@ -936,7 +962,11 @@ fn bad_calls_are_refused() {
             ),
             ("/events/unsubscribe", json!({}), 400, "invalid_value"),
             ("/events/unsubscribe", json!({ "clientId": 7 }), 400, "invalid_value"),
-            ("/events/ack", json!({}), 400, "invalid_body"),
+            ("/events/ack", json!({}), 400, "invalid_value"),
+            ("/events/ack", json!({ "deliveryId": "x", "deliveryIds": ["x"] }), 400, "invalid_value"),
+            ("/events/ack", json!({ "deliveryIds": vec!["x"; 1001] }), 400, "invalid_value"),
+            ("/events/ack", json!({ "deliveryIds": "x" }), 400, "invalid_body"),
+            ("/events/ack", json!({ "deliveryIds": [7] }), 400, "invalid_body"),
             ("/events/ack", json!({ "deliveryId": 7 }), 400, "invalid_body"),
             ("/events/ack", json!({ "deliveryId": "" }), 404, "unknown_delivery"),
             ("/events/ack", json!({ "deliveryId": huge }), 404, "unknown_delivery"),

@@ -5,6 +5,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
+use fulcrum_coordinator::pulls::{self, POLL_MAX};
+use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -23,14 +25,42 @@ pub(super) fn routes() -> Router<Services> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AckBody {
-    delivery_id: String,
+    delivery_id: Option<String>,
+    delivery_ids: Option<Vec<String>>,
     #[serde(default)]
     relaxed: Option<bool>,
 }
 
 async fn ack(State(services): State<Services>, Json(body): Json<AckBody>) -> Result<Json<Value>> {
-    services.pulls.ack(&body.delivery_id, body.relaxed.unwrap_or(false)).await?;
-    Ok(Json(json!({ "status": "acked" })))
+    let is_relaxed = body.relaxed.unwrap_or(false);
+    match (body.delivery_id, body.delivery_ids) {
+        (Some(id), None) => {
+            services.pulls.ack(&id, is_relaxed).await?;
+            Ok(Json(json!({ "status": "acked" })))
+        }
+        (None, Some(ids)) if ids.len() <= POLL_MAX => ack_all(&services, &ids, is_relaxed).await,
+        (None, Some(_)) => Err(invalid("deliveryIds", "a list of at most 1000 texts")),
+        _ => Err(invalid("deliveryId", "given, or else deliveryIds, a list of them")),
+    }
+}
+
+/// Acknowledges many deliveries at once, so that they share a commit. Those that are over already are listed; that is
+/// no reason to do the call again.
+async fn ack_all(services: &Services, ids: &[String], is_relaxed: bool) -> Result<Json<Value>> {
+    let (mut acked, mut unknown, mut failed) = (0, Vec::new(), None);
+    for (id, result) in
+        ids.iter().zip(join_all(ids.iter().map(|id| services.pulls.ack(id, is_relaxed))).await)
+    {
+        match result {
+            Ok(()) => acked += 1,
+            Err(pulls::Error::UnknownDelivery(_)) => unknown.push(id),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(Json(json!({ "status": "acked", "acked": acked, "unknown": unknown }))),
+    }
 }
 
 async fn nack(State(services): State<Services>, Json(body): Json<Map<String, Value>>) -> Result<Json<Value>> {
