@@ -7,6 +7,7 @@ use futures_util::{SinkExt, StreamExt};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -281,6 +282,44 @@ fn many_deliveries_are_acknowledged_by_one_call() {
         let answer = host.post("/events/ack", &json!({ "deliveryIds": [] })).await.ok();
         assert_eq!(answer, json!({ "status": "acked", "acked": 0, "unknown": [] }));
         assert!(mesh.ack(&found[3]).await, "it was not named");
+        host.stop().await;
+    });
+}
+
+#[test]
+fn a_caller_that_goes_away_leaves_nothing_half_done() {
+    run(async {
+        let host = Host::start().await;
+        let mesh = Mesh::new(&host, "c");
+        mesh.subscribe("t", "LOAD_BALANCE").await;
+        let address = host.url().strip_prefix("http://").expect("a URL").to_owned();
+        let body = event("left").to_string();
+        let request = format!(
+            "POST /events/publish?topic=t HTTP/1.1\r\nhost: {address}\r\ncontent-type: {ONE}\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut chance = Chance::new(test_seed());
+        for round in 0..40 {
+            host.delete("/topics/t").await;
+            // Its publish makes the topic anew, and is reset at some moment of that.
+            let mut leaving = TcpStream::connect(&address).await.expect("it listens");
+            leaving.set_zero_linger().expect("a socket option");
+            leaving.write_all(request.as_bytes()).await.expect("it reads");
+            tokio::time::sleep(Duration::from_micros(chance.below(6000) as u64)).await;
+            drop(leaving);
+            let wanted = format!("kept-{round}");
+            assert!(mesh.publish("t", &event(&wanted)).await);
+            eventually(format!("{wanted} comes"), SOON, async || {
+                let mut found = false;
+                for delivery in mesh.poll(500).await {
+                    found |= id(&delivery) == wanted;
+                    mesh.ack(&delivery).await;
+                }
+                found.then_some(())
+            })
+            .await;
+        }
         host.stop().await;
     });
 }

@@ -22,6 +22,8 @@ use super::instances::invalid_query;
 use super::{Result, query, store};
 use crate::app::Services;
 
+pub(super) use request::PATH as REQUEST_PATH;
+
 pub(crate) fn routes() -> Router<Services> {
     Router::new()
         .merge(publish::routes())

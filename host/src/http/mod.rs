@@ -13,6 +13,7 @@ pub(crate) mod health;
 pub(crate) mod instances;
 pub(crate) mod meter;
 pub(crate) mod metrics;
+mod patience;
 mod query;
 pub(crate) mod sessions;
 pub(crate) mod store;
@@ -37,6 +38,9 @@ use http_body::Body as _;
 
 use crate::app::Services;
 use error::{Error, RequestIds};
+
+/// Longest pause of a caller within the body of its request.
+const BODY_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// What a handler returns.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -85,7 +89,15 @@ async fn at_the_edge(State(state): State<Arc<(Services, Edge)>>, request: Reques
             discard(request.into_body()).await;
             error.into_response()
         }
-        None => surviving(next, meter::count_in(request, &services.meter, client.clone())).await,
+        None => {
+            let outlives = outlives(&request);
+            let request = patience::within(request, BODY_PAUSE_MAX);
+            let handled = surviving(next, meter::count_in(request, &services.meter, client.clone()));
+            match outlives {
+                true => tokio::spawn(handled).await.unwrap_or_else(|_| Error::internal().into_response()),
+                false => handled.await,
+            }
+        }
     };
     meter::count_out(edge.request_ids.complete(response), &services.meter, client)
 }
@@ -156,6 +168,14 @@ fn is_own_page(headers: &HeaderMap, uri: &Uri, edge: &Edge) -> bool {
         || name.eq_ignore_ascii_case("localhost")
         || edge.advertised_host.as_deref().is_some_and(|own| own.eq_ignore_ascii_case(name));
     host == origin && (is_own_name || !edge.is_loopback)
+}
+
+/// Says whether a request is carried out though its caller goes away: what changes something must not stay half done,
+/// stored but never told to those who follow it. A request for a reply is none of these: it waits for minutes, and
+/// nobody else wants what it waits for.
+fn outlives(request: &Request<Body>) -> bool {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    !reads && request.uri().path() != events::REQUEST_PATH
 }
 
 /// Runs the handler; a panic becomes a 500.

@@ -202,9 +202,18 @@ impl Events {
         key: Option<&str>,
         event: Bytes,
     ) -> Result<(u32, Position), Error> {
-        let found = self.ensure_topic(topic).await?;
-        let partition = self.route(&found, key);
-        let positions = self.log.append(topic, partition, self.clock.now(), vec![event]).await?;
+        let mut is_again = false;
+        let (partition, positions) = loop {
+            let found = self.ensure_topic(topic).await?;
+            let partition = self.route(&found, key);
+            match self.log.append(topic, partition, self.clock.now(), vec![event.clone()]).await {
+                // Somebody deleted it meanwhile: then it is made again, as for any other event.
+                Err(Error::UnknownTopic { .. } | Error::UnknownPartition { .. }) if !is_again => {
+                    is_again = true;
+                }
+                appended => break (partition, appended?),
+            }
+        };
         let position = positions.first().copied().expect("one record gets one position");
         self.published.fetch_add(1, Ordering::Relaxed);
         Ok((partition, position))

@@ -32,8 +32,11 @@ use crate::http::{Result, query, store};
 const WAIT_MS_MAX: u64 = 600_000;
 const WAIT_MS_DEFAULT: u64 = 30_000;
 
+/// Where requests are sent.
+pub(in crate::http) const PATH: &str = "/events/request";
+
 pub(super) fn routes() -> Router<Services> {
-    Router::new().route("/events/request", post(request)).route("/events/reply", post(reply))
+    Router::new().route(PATH, post(request)).route("/events/reply", post(reply))
 }
 
 impl From<requests::Error> for Error {
@@ -67,7 +70,10 @@ async fn request(
     services.rates.publish(topic, 1, body.len())?;
     let mut request = services.requests.open()?;
     let addressed = addressed(&body, request.correlation_id(), &services.reply_url)?;
-    services.events.publish(topic, event.key.as_deref(), addressed).await?;
+    // Whatever becomes of the caller: a topic that is made here must be told to those who wait for it.
+    let (events, topic) = (services.events.clone(), topic.to_owned());
+    let published = async move { events.publish(&topic, event.key.as_deref(), addressed).await };
+    tokio::spawn(published).await.map_err(|_| Error::internal())??;
     let reply = match timeout_at(until, request.reply()).await {
         Ok(reply) => reply?,
         Err(_) => request.give_up().ok_or_else(|| no_reply(wait_ms))?,

@@ -64,6 +64,7 @@ pub(super) fn start(
         room,
         shared,
         halted: None,
+        has_failed: false,
         garbage: Garbage::from(garbage),
         readers,
         lock: Some(lock),
@@ -80,6 +81,8 @@ struct Writer {
     shared: Shared,
     /// Why nothing may be written any more.
     halted: Option<crate::Cause>,
+    /// Whether the last transaction failed.
+    has_failed: bool,
     garbage: Garbage,
     readers: Vec<JoinHandle<()>>,
     lock: Option<fs::File>,
@@ -148,6 +151,9 @@ impl Writer {
         let room = self.room;
         match self.transact(|transaction| apply_all(transaction, room, &batch)) {
             Ok((answers, effects)) => {
+                if std::mem::replace(&mut self.has_failed, false) {
+                    tracing::info!(store.path = %self.shared.file.path.display(), "store can write again");
+                }
                 self.publish(effects);
                 for (queued, result) in batch.into_iter().zip(answers) {
                     answer(queued, result);
@@ -210,9 +216,12 @@ impl Writer {
                 (file.write_error(OPERATION, error), is_corrupt)
             }
         };
-        tracing::error!(
-            store.path = %file.path.display(), error = %chain(&error), halted = is_fatal, "store write failed"
-        );
+        // A full disk fails write after write: once is enough, until one goes through again.
+        if !std::mem::replace(&mut self.has_failed, true) || is_fatal {
+            tracing::error!(
+                store.path = %file.path.display(), error = %chain(&error), halted = is_fatal, "store write failed"
+            );
+        }
         if is_fatal {
             self.halted = Some(Arc::new(error.clone()));
             self.garbage.forget();
