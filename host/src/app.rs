@@ -20,7 +20,7 @@ use fulcrum_coordinator::{
 use fulcrum_core::scoring::Load;
 use fulcrum_core::time::Clock;
 use fulcrum_policy::seat::ScoringSeat;
-use fulcrum_policy::{Manager, Planner, Runtime, manager};
+use fulcrum_policy::{Cache, Manager, Planner, Runtime, cache, manager};
 use fulcrum_store::{EventLog, SqliteStore};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock::RealClock;
-use crate::config::{Authority, Config};
+use crate::config::{Authority, Config, Wasi};
 use crate::connections;
 use crate::embedded;
 use crate::http::{self, Edge};
@@ -278,6 +278,8 @@ async fn services(
     addr: SocketAddr,
     advertise: Option<&Authority>,
 ) -> anyhow::Result<(Services, Arc<SqliteStore>)> {
+    // First of all: a key that cannot be read is a mistake in the settings.
+    let trusted = config.trusted_keys()?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock::start());
     let file = config.store_file();
     // Reads and syncs the disk: not for a worker thread.
@@ -287,7 +289,14 @@ async fn services(
         .context("opening the store crashed")?
         .context("cannot open the store")?;
     let store = Arc::new(store);
-    let runtime = Runtime::new(config.policy_limits()).context("cannot start the policy runtime")?;
+    let settings = config.policy.cache.then(|| cache_settings(config));
+    // Reads and writes the disk, too.
+    let cache = tokio::task::spawn_blocking(move || settings.and_then(open_cache))
+        .await
+        .context("opening the folder of compiled policies crashed")?;
+    let options = fulcrum_policy::runtime::Options { wasi: config.policy.wasi == Wasi::Compat, cache };
+    let runtime =
+        Runtime::with(config.policy_limits(), options).context("cannot start the policy runtime")?;
     let (alarm, inbox) = manager::inbox();
     let boot_seed = u64::from_ne_bytes(entropy());
     let defaults = fulcrum_coordinator::Settings::default();
@@ -335,6 +344,7 @@ async fn services(
         default_scoring: embedded::DEFAULT_SCORING.to_owned(),
         poll: Duration::from_millis(config.policy.poll_ms),
         settle: Duration::from_millis(config.policy.settle_ms),
+        trusted,
     };
     let (host, manager_clock) = (balancer.clone(), clock.clone());
     // Compiles policies: not for a worker thread.
@@ -493,6 +503,24 @@ impl Beat {
             tracing::warn!(%error, "the host's own heartbeat was refused");
         }
     }
+}
+
+fn cache_settings(config: &Config) -> cache::Settings {
+    cache::Settings {
+        folder: config.cache_dir(),
+        bytes_max: config.policy.cache_bytes_max,
+        fresh_key: entropy(),
+    }
+}
+
+/// Opens the folder of compiled policies; without it the host runs as well, it only starts more slowly.
+fn open_cache(settings: cache::Settings) -> Option<Arc<Cache>> {
+    Cache::open(settings)
+        .map_err(|error| {
+            let error = format!("{:#}", anyhow::Error::new(error));
+            tracing::warn!(error, "compiled policies are not kept: every start compiles them anew");
+        })
+        .ok()
 }
 
 fn make_folder(folder: &Path) -> anyhow::Result<()> {

@@ -13,7 +13,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use field::{Authority, Format};
+use anyhow::Context as _;
+pub use field::{Authority, Format, Wasi};
 pub(crate) use field::{Field, Raw};
 pub use layers::{Layers, Loaded, Origin, Problems, load};
 
@@ -134,6 +135,16 @@ tree! {
         memory_mib: u64 = 64;
         /// Largest policy file, in MiB.
         artifact_mib_max: u64 = 64;
+        /// `off` refuses policies that import WASI; `compat` gives them an empty one: no files, no network, no
+        /// environment, clocks that stand still, chance from the seed of each decision.
+        wasi: Wasi = Wasi::Off;
+        /// Keeps compiled policies in `compiled` in `data_dir`, so that each is compiled once and not at every start.
+        cache: bool = true;
+        /// Most bytes of compiled policies kept; those not used for longest go first.
+        cache_bytes_max: u64 = 512 * 1024 * 1024;
+        /// Public keys, each in base64 or as the path of a file that holds it. With any, a policy file is refused unless
+        /// one of them signed it (`fulcrum policy sign`); in a text, they are separated by commas.
+        trusted_keys: Vec<String> = Vec::new();
         /// Time between two looks at the policies folder when no change was announced, in milliseconds.
         poll_ms: u64 = 2000;
         /// Time a policy file must stay the same before it is read, in milliseconds.
@@ -314,6 +325,35 @@ impl Config {
             beat: Duration::from_millis(self.heartbeat.ttl_ms.min(self.session.ttl_ms) / 3),
             ..fulcrum_coordinator::turns::Settings::default()
         }
+    }
+
+    /// Returns the folder where compiled policies are kept.
+    #[must_use]
+    pub fn cache_dir(&self) -> PathBuf {
+        self.host.data_dir.join("compiled")
+    }
+
+    /// Returns the keys that policy files must be signed with, if any; reads those that are given as files.
+    ///
+    /// Errors with the first entry that is no key.
+    pub fn trusted_keys(&self) -> anyhow::Result<Option<fulcrum_policy::TrustedKeys>> {
+        let mut keys = Vec::new();
+        for entry in &self.policy.trusted_keys {
+            // Not repeated in the message: logs are no place for it.
+            if fulcrum_policy::trust::PrivateKey::parse(entry).is_ok() {
+                anyhow::bail!(
+                    "policy.trusted_keys: an entry is a private key; give the public one, and make a new pair"
+                );
+            }
+            let bad = || format!("policy.trusted_keys: cannot use {entry:?}");
+            // Base64 of 32 bytes has 44 characters and ends with =, which nobody calls a file.
+            let is_key = entry.len() == 44 && entry.ends_with('=');
+            let key =
+                if is_key { entry.clone() } else { std::fs::read_to_string(entry).with_context(bad)? };
+            fulcrum_policy::TrustedKeys::parse([key.as_str()]).with_context(bad)?;
+            keys.push(key);
+        }
+        Ok(fulcrum_policy::TrustedKeys::parse(keys.iter().map(String::as_str))?)
     }
 
     /// Returns the limits policies run within.

@@ -158,6 +158,7 @@ fn quarantine(data: &std::path::Path, wasm: &[u8]) {
         default_scoring: fulcrum::embedded::DEFAULT_SCORING.to_owned(),
         poll: Duration::from_secs(600),
         settle: Duration::from_millis(50),
+        trusted: None,
     };
     std::fs::create_dir_all(&settings.folder).unwrap();
     Drops(settings.folder.clone()).put("mine.wasm", wasm);

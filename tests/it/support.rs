@@ -26,6 +26,7 @@ use tokio::process::{Child, Command};
 #[allow(unreachable_pub, reason = "another crate's helpers")]
 mod policy_support;
 
+pub(crate) use policy_support::wasi;
 pub(crate) use policy_support::{TestClock, guest, runtime as check_runtime};
 
 /// Longest wait for anything that should happen at once; generous, because other work may run on this machine.
@@ -377,7 +378,11 @@ impl Deref for Process {
 impl Process {
     /// Starts `fulcrum serve` on a free port with a temporary data folder, and waits for its first line.
     pub(crate) async fn serve(arguments: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self::serve_in(tempfile::tempdir().expect("a temporary folder"), arguments).await
+    }
+
+    /// The same in a folder that is there already; its data folder is `data` in it.
+    pub(crate) async fn serve_in(folder: TempDir, arguments: &[&str]) -> Self {
         let stderr = std::fs::File::create(folder.path().join("stderr")).expect("the folder can be written");
         let mut child = command()
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])

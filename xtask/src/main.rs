@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 
 mod contract;
+mod languages;
 mod policies;
 mod test;
 
@@ -15,6 +16,8 @@ mod test;
 enum Command {
     /// Builds the default policies into `policies/prebuilt/`, or checks what is there.
     Policies(policies::Args),
+    /// Installs the tools of the languages that policies are written in, into `target/languages`.
+    Languages,
     /// The released contract, formatting, lints, docs, prebuilt policies: everything but the tests.
     Check,
     /// Everything that must pass: the checks and all tests.
@@ -24,6 +27,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Policies(args) => policies::run(&root(), &args),
+        Command::Languages => languages::install(&root()),
         Command::Check => test::check(&root()),
         Command::Test => test::test(&root()),
     }

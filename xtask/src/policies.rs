@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-mod toolchain;
+pub(crate) mod toolchain;
 
 /// The default policies, each a package of that name in the `policies/` workspace.
 const POLICIES: [&str; 11] = [

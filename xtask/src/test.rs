@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use crate::{contract, policies};
+use crate::{contract, languages, policies};
 
 /// Runs one tool of the chain and says which one failed.
 fn step(root: &Path, title: &str, program: &str, args: &[&str]) -> anyhow::Result<()> {
@@ -51,6 +51,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
         "cargo",
         &[&["clippy", "--workspace", "--all-targets", "--all-features", "--locked"][..], &warnings].concat(),
     )?;
+    languages::check_examples(root)?;
     eprintln!("\n=== docs: cargo doc");
     let status = Command::new("cargo")
         .args(["doc", "--workspace", "--lib", "--no-deps", "--document-private-items", "--locked"])
@@ -70,6 +71,7 @@ pub(crate) fn test(root: &Path) -> anyhow::Result<()> {
         "cargo",
         &["build", "--package", "fulcrum", "--bin", "fulcrum", "--locked"],
     )?;
+    languages::install(root)?;
     run_tests(&root.join("policies"), "tests of the policies", &["--workspace", "--all-features"])?;
     run_tests(root, "tests", &["--workspace"])
 }

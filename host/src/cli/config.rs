@@ -22,7 +22,10 @@ impl Command {
             super::warn(warning);
         }
         match self {
-            Self::Check(_) => super::print("the configuration is valid\n"),
+            Self::Check(_) => {
+                loaded.config.trusted_keys()?;
+                super::print("the configuration is valid\n")
+            }
             Self::Print(_) => super::print(&as_toml(&loaded)),
         }
     }

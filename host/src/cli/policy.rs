@@ -1,9 +1,14 @@
 //! `fulcrum policy …`: everything about policies, most of it without a running host.
 
+mod build;
 mod check;
 mod describe;
+mod keygen;
 mod list;
+mod new;
 mod pack;
+mod project;
+mod sign;
 mod status;
 
 use std::path::Path;
@@ -30,8 +35,16 @@ pub(super) enum Policy {
     Check(check::Check),
     /// Let a policy answer questions from stdin, one JSON object per line
     Eval(eval::Eval),
+    /// Make a policy project from a template
+    New(new::New),
+    /// Build a policy project and check the component
+    Build(build::Build),
     /// Make a policy component out of a core WebAssembly module
     Pack(pack::Pack),
+    /// Make a key pair for signing policies
+    Keygen(keygen::Keygen),
+    /// Sign a policy file, for hosts that take only signed ones
+    Sign(sign::Sign),
     /// Print the contract between host and policies (WIT)
     Wit,
 }
@@ -44,7 +57,11 @@ impl Policy {
             Self::Describe(command) => command.run(),
             Self::Check(command) => command.run(),
             Self::Eval(command) => command.run(),
+            Self::New(command) => command.run(),
+            Self::Build(command) => command.run(),
             Self::Pack(command) => command.run(),
+            Self::Keygen(command) => command.run(),
+            Self::Sign(command) => command.run(),
             Self::Wit => super::print(fulcrum_pack::WIT),
         }
     }

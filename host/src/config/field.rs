@@ -30,6 +30,15 @@ pub enum Format {
     Json,
 }
 
+/// What policies that import WASI get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wasi {
+    /// A refusal.
+    Off,
+    /// An empty world.
+    Compat,
+}
+
 /// A network address as clients write it: HOST:PORT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
@@ -136,6 +145,38 @@ impl Field for Format {
     }
 }
 
+impl Field for Wasi {
+    fn read(raw: &Raw<'_>) -> Result<Self, String> {
+        match text(raw)? {
+            "off" => Ok(Self::Off),
+            "compat" => Ok(Self::Compat),
+            other => Err(format!("expected \"off\" or \"compat\", found {other:?}")),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(match self {
+            Self::Off => "off",
+            Self::Compat => "compat",
+        }))
+    }
+}
+
+impl Field for Vec<String> {
+    /// A list, or one text with commas between.
+    fn read(raw: &Raw<'_>) -> Result<Self, String> {
+        if let Raw::Toml(toml::Value::Array(items)) = raw {
+            return items.iter().map(|item| text(&Raw::Toml(item)).map(str::to_owned)).collect();
+        }
+        let items = text(raw).map_err(|_| format!("expected a list of texts, found {raw}"))?;
+        Ok(items.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!("[{}]", self.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", ")))
+    }
+}
+
 impl Field for bool {
     fn read(raw: &Raw<'_>) -> Result<Self, String> {
         match raw {
@@ -222,6 +263,27 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_are_read_and_written() {
+        let check = |toml: &str, expected: Result<&[&str], &str>| {
+            let table: toml::Table = format!("x = {toml}").parse().expect("TOML");
+            let found = <Vec<String> as Field>::read(&Raw::Toml(&table["x"]));
+            let expected = expected.map(|items| items.iter().map(|item| (*item).to_owned()).collect());
+            assert_eq!(found, expected.map_err(str::to_owned), "{toml}");
+            if let Ok(items) = found {
+                let shown = items.show().expect("lists are always set");
+                let again: toml::Table = format!("x = {shown}").parse().expect("TOML");
+                assert_eq!(<Vec<String> as Field>::read(&Raw::Toml(&again["x"])), Ok(items));
+            }
+        };
+        check("[]", Ok(&[]));
+        check("[\"a\", \"b,c\"]", Ok(&["a", "b,c"]));
+        check("\" a, b ,\"", Ok(&["a", "b"]));
+        check("\"\"", Ok(&[]));
+        check("[1]", Err("expected a text, found 1"));
+        check("3", Err("expected a list of texts, found 3"));
+    }
 
     #[test]
     fn authorities_are_parsed() {

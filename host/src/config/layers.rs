@@ -261,6 +261,10 @@ mod tests {
         check("", &[], &[("policy.pool", "2s")], "unknown setting");
         check("capacity = nan", &[], &[], "expected a number above 0");
         check("[heartbeat]\nttl_ms = 5000", &[], &[], "must be above heartbeat.interval_ms");
+        check("[policy]\nwasi = true", &[], &[], "policy.wasi (file): expected a text, found true");
+        check("", &[], &[("policy.wasi", "on")], "expected \"off\" or \"compat\", found \"on\"");
+        check("[policy]\ntrusted_keys = 1", &[], &[], "expected a list of texts, found 1");
+        check("[policy]\ncache_bytes_max = 9", &[], &[], "9 is out of range");
         check("[log]\nformat = \"xml\"", &[], &[], "expected \"text\" or \"json\"");
         check("[log]\nfilter = \"a=b=c\"", &[], &[], "is not a filter");
     }

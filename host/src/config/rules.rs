@@ -24,6 +24,7 @@ pub(super) fn broken(config: &Config) -> Vec<(&'static str, String)> {
         ("policy.load_deadline_ms", policy.load_deadline_ms, 1, 600_000),
         ("policy.memory_mib", policy.memory_mib, 1, 4096),
         ("policy.artifact_mib_max", policy.artifact_mib_max, 1, 1024),
+        ("policy.cache_bytes_max", policy.cache_bytes_max, 1 << 20, 1 << 40),
         ("policy.poll_ms", policy.poll_ms, 10, SPAN_MS_MAX),
         ("policy.settle_ms", policy.settle_ms, 1, 60_000),
         ("events.default_partitions", events.default_partitions, 1, fulcrum_store::PARTITIONS_MAX.into()),

@@ -1,8 +1,10 @@
 //! A component that is a policy: sniffed, compiled within limits, checked against the contract, described.
 //!
-//! Nothing here ever hands bytes to `deserialize`: a dropped file cannot become native code.
+//! Nothing here ever hands bytes of a component to `deserialize`: a dropped file cannot become native code. Code that
+//! was compiled from the very same component before comes from the [`cache`](crate::cache), which keeps that promise too.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use serde_json::Value;
@@ -50,23 +52,35 @@ impl Artifact {
     /// Loads a component. Takes milliseconds to seconds: never on a serving thread.
     pub fn load(runtime: &Arc<Runtime>, bytes: &[u8]) -> Result<Arc<Self>, Refusal> {
         sniff(bytes, runtime.limits().artifact_bytes)?;
-        let component = compile(runtime, bytes)?;
+        let digest = digest(bytes);
+        let component = compile(runtime, bytes, &digest)?;
         let ty = component.component_type();
-        let roles = shape::check(runtime.engine(), &ty).map_err(|mismatch| match mismatch {
-            Mismatch::Version(found) => Refusal::Version { found },
-            Mismatch::Imports(names) => Refusal::Imports { names },
-            Mismatch::OtherWorld(exports) => Refusal::OtherWorld { exports },
-            Mismatch::Differences(lines) => Refusal::Differences { lines },
-        })?;
+        let roles =
+            shape::check(runtime.engine(), &ty, runtime.offers_wasi()).map_err(
+                |mismatch| match mismatch {
+                    Mismatch::Version(found) => Refusal::Version { found },
+                    Mismatch::Imports(names) => Refusal::Imports { names },
+                    Mismatch::Wasi(names) => Refusal::Wasi { names },
+                    Mismatch::OtherWorld(exports) => Refusal::OtherWorld { exports },
+                    Mismatch::Differences(lines) => Refusal::Differences { lines },
+                },
+            )?;
         let resources = |error: wasmtime::Error| Refusal::Resources { error: format!("{error:#}") };
         component.initialize_copy_on_write_image().map_err(resources)?;
-        let pre = runtime.linker().instantiate_pre(&component).map_err(resources)?;
+        let pre = runtime.linker().instantiate_pre(&component).map_err(|error| {
+            // Nothing else can be missing: the shape of the contract's own import was compared.
+            if ty.imports(runtime.engine()).any(|(name, _)| crate::wasi::offers(name)) {
+                Refusal::WasiLink { error: format!("{error:#}") }
+            } else {
+                resources(error)
+            }
+        })?;
         let lifecycle = lifecycle::GuestIndices::new(&pre).map_err(resources)?;
         let scoring = roles.scoring.then(|| scoring::GuestIndices::new(&pre)).transpose();
         let claiming = roles.claiming.then(|| claiming::GuestIndices::new(&pre)).transpose();
         let mut artifact = Self {
             runtime: runtime.clone(),
-            digest: digest(bytes),
+            digest,
             size_bytes: bytes.len(),
             lifecycle,
             scoring: scoring.map_err(resources)?,
@@ -294,13 +308,31 @@ fn is_native(kind: Precompiled) -> bool {
     matches!(kind, Precompiled::Module | Precompiled::Component)
 }
 
-/// Compiles on a thread of its own, one at a time, and gives up waiting when the deadline is over.
-fn compile(runtime: &Arc<Runtime>, bytes: &[u8]) -> Result<Component, Refusal> {
+/// Compiles on a thread of its own, one at a time, and gives up waiting when the deadline is over. Code in the cache
+/// need not be compiled.
+fn compile(runtime: &Arc<Runtime>, bytes: &[u8], digest: &str) -> Result<Component, Refusal> {
     let (done, result) = mpsc::sync_channel(1);
     let (engine, gate, owned) = (runtime.engine().clone(), runtime.compiling.clone(), bytes.to_vec());
+    let (cache, digest) = (runtime.cache().cloned(), digest.to_owned());
+    let is_awaited = Arc::new(AtomicBool::new(true));
+    let still_awaited = is_awaited.clone();
     let work = move || {
-        let _one_at_a_time = gate.lock();
-        drop(done.send(Component::from_binary(&engine, &owned)));
+        let cached = cache.as_ref().and_then(|cache| cache.load(&engine, &digest));
+        let component = cached.map_or_else(
+            || {
+                let _one_at_a_time = gate.lock();
+                let component = Component::from_binary(&engine, &owned);
+                // What took too long was refused, and must not be quick the next time.
+                if let (Some(cache), Ok(component), true) =
+                    (cache, &component, still_awaited.load(Ordering::Acquire))
+                {
+                    cache.store(&engine, &digest, component);
+                }
+                component
+            },
+            Ok,
+        );
+        drop(done.send(component));
     };
     std::thread::Builder::new()
         .name("policy-compile".to_owned())
@@ -308,8 +340,14 @@ fn compile(runtime: &Arc<Runtime>, bytes: &[u8]) -> Result<Component, Refusal> {
         .map_err(|error| Refusal::Resources { error: error.to_string() })?;
     match result.recv_timeout(runtime.limits().compile_deadline) {
         Ok(Ok(component)) => Ok(component),
-        Ok(Err(error)) => Err(Refusal::Damaged { error: format!("{:#}", error.root_cause()) }),
+        Ok(Err(error)) => {
+            let error = format!("{:#}", error.root_cause());
+            // The compiler also refuses what is sound but has no place in the pool.
+            let is_pool = error.contains("pooling allocator");
+            Err(if is_pool { Refusal::Resources { error } } else { Refusal::Damaged { error } })
+        }
         Err(mpsc::RecvTimeoutError::Timeout) => {
+            is_awaited.store(false, Ordering::Release);
             Err(Refusal::Slow { deadline_ms: fulcrum_core::time::millis(runtime.limits().compile_deadline) })
         }
         Err(mpsc::RecvTimeoutError::Disconnected) => {

@@ -74,7 +74,9 @@ impl ScoringPolicy for WasmScoring {
     fn recommend(&mut self, request: &Request<'_>, committed: &[u32]) -> Result<Proposal, Failure> {
         self.calls += 1;
         let request = lower(request, committed);
-        let answer = self.cell.enter(self.deadline, |store| self.exports.call_recommend(store, request))?;
+        let answer = self.cell.enter_at(request.now_ms, request.seed, self.deadline, |store| {
+            self.exports.call_recommend(store, request)
+        })?;
         answer.map(|found| Proposal { row: found.row, score: found.score }).map_err(declared)
     }
 
@@ -85,7 +87,9 @@ impl ScoringPolicy for WasmScoring {
     ) -> Result<Option<Vec<ExplainedRow>>, Failure> {
         self.calls += 1;
         let request = lower(request, committed);
-        let answer = self.cell.enter(self.deadline, |store| self.exports.call_explain(store, request))?;
+        let answer = self.cell.enter_at(request.now_ms, request.seed, self.deadline, |store| {
+            self.exports.call_explain(store, request)
+        })?;
         match answer {
             Ok(rows) => {
                 let row = |row: scoring::ScoreParts| (Proposal { row: row.row, score: row.score }, row.parts);
@@ -169,7 +173,9 @@ impl ClaimingPolicy for WasmClaiming {
             now_ms: cycle.now_ms,
             seed: cycle.seed,
         };
-        let answer = self.cell.enter(self.deadline, |store| self.exports.call_plan(store, lowered))?;
+        let answer = self.cell.enter_at(cycle.now_ms, cycle.seed, self.deadline, |store| {
+            self.exports.call_plan(store, lowered)
+        })?;
         answer
             .map(|plan| claims::Proposal {
                 partition: plan.partition,

@@ -7,6 +7,7 @@
 
 pub mod artifact;
 pub mod breaker;
+pub mod cache;
 pub mod claim;
 pub mod contract;
 pub mod failure;
@@ -14,6 +15,7 @@ pub mod fallback;
 mod guest;
 pub mod limits;
 pub mod planner;
+mod private;
 pub mod proof;
 pub mod refusal;
 pub mod reload;
@@ -22,8 +24,11 @@ mod schema;
 pub mod seat;
 pub mod status;
 pub mod tally;
+pub mod trust;
+mod wasi;
 
 pub use artifact::{Artifact, Loaded};
+pub use cache::Cache;
 pub use contract::shape::Roles;
 pub use failure::{Failure, Outcome};
 pub use limits::Limits;
@@ -31,3 +36,4 @@ pub use planner::Planner;
 pub use refusal::Refusal;
 pub use reload::manager::{self, Manager};
 pub use runtime::Runtime;
+pub use trust::TrustedKeys;

@@ -36,6 +36,12 @@ pub enum Refusal {
     Version { found: String },
     #[error("the component imports {}; a policy may import nothing but fulcrum:policy/host@{}: build it without WASI, or pack the core module with `fulcrum policy pack`", names.join(", "), crate::contract::VERSION)]
     Imports { names: Vec<String> },
+    #[error("the component imports WASI ({}), which this host does not offer: build it without WASI, or pack the core module with `fulcrum policy pack`; if neither can be done, set policy.wasi = \"compat\" (no files, no network, clocks that stand still)", names.join(", "))]
+    Wasi { names: Vec<String> },
+    #[error(
+        "the component imports of WASI what this host does not offer: {error}; build it without WASI, or with a tool chain that imports wasi 0.2 of this host's release or older"
+    )]
+    WasiLink { error: String },
     #[error("the component is of another world: it exports {}; a policy exports fulcrum:policy/lifecycle@{version} and fulcrum:policy/scoring@{version} or claiming@{version}: build it with wit/policy.wit (`fulcrum policy wit`)", list(exports), version = crate::contract::VERSION)]
     OtherWorld { exports: Vec<String> },
     #[error("the component does not match the contract:\n  {}\nrebuild it with wit/policy.wit of this host (`fulcrum policy wit`)", lines.join("\n  "))]
@@ -75,6 +81,12 @@ pub enum Refusal {
     )]
     DigestSyntax { file: String },
     #[error(
+        "{file} is not signed, and this host takes only signed files (policy.trusted_keys): sign it with `fulcrum policy sign {file} --key KEY` and put {file}.sig beside it"
+    )]
+    Unsigned { file: String },
+    #[error("{file}.sig does not vouch for {file}: {error}")]
+    Signature { file: String, error: String },
+    #[error(
         "this version kept failing and is in quarantine ({failure}); drop another version, or remove the file and drop it again"
     )]
     Quarantined { failure: String },
@@ -98,7 +110,7 @@ impl Refusal {
             Self::NotWasm { .. } => "not_wasm",
             Self::Damaged { .. } => "damaged",
             Self::Version { .. } => "version",
-            Self::Imports { .. } => "imports",
+            Self::Imports { .. } | Self::Wasi { .. } | Self::WasiLink { .. } => "imports",
             Self::OtherWorld { .. } => "other_world",
             Self::Differences { .. } => "differences",
             Self::Resources { .. } => "resources",
@@ -114,6 +126,8 @@ impl Refusal {
             Self::Law { .. } => "law",
             Self::Digest { .. } => "digest",
             Self::DigestSyntax { .. } => "digest_syntax",
+            Self::Unsigned { .. } => "unsigned",
+            Self::Signature { .. } => "signature",
             Self::Quarantined { .. } => "quarantined",
         }
     }

@@ -14,14 +14,23 @@ use wasmtime::{
     Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, ResourceLimiter, Store, Trap,
 };
 
+use crate::cache::Cache;
 use crate::contract::v1;
+use crate::contract::v1::fulcrum::policy::host::Level;
 use crate::failure::Failure;
 use crate::limits::Limits;
+use crate::wasi::{self, Explained, Wasi};
 
 /// How often guests are checked against their deadlines.
 const TICK: Duration = Duration::from_millis(1);
 /// Ticks without any guest running before the ticking thread goes to sleep.
 const IDLE_TICKS: u32 = 100;
+/// Core modules in one component: the one of a Python policy has 38.
+const CORE_INSTANCES_MAX: u32 = 64;
+/// Tables in one component.
+const TABLES_MAX: u32 = 20;
+/// Memories in one component.
+const MEMORIES_MAX: u32 = 4;
 
 /// The engine could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +43,15 @@ pub enum Error {
     Thread(#[source] std::io::Error),
 }
 
+/// What a runtime offers beyond the rule.
+#[derive(Default)]
+pub struct Options {
+    /// Offers WASI to policies that import it (see `wasi`); else they are refused.
+    pub wasi: bool,
+    /// Where compiled code is kept; `None` compiles every component anew.
+    pub cache: Option<Arc<Cache>>,
+}
+
 /// See the module. One per process.
 pub struct Runtime {
     engine: Engine,
@@ -41,13 +59,19 @@ pub struct Runtime {
     limits: Limits,
     ticker: Arc<Ticker>,
     pooled: bool,
+    options: Options,
     /// Held while a component is compiled: one at a time, so that reloads cannot starve the serving threads.
     pub(crate) compiling: Arc<Mutex<()>>,
 }
 
 impl Runtime {
-    /// Starts the engine, with the pooling allocator where the machine has the address space for it.
+    /// Starts the engine without any option.
     pub fn new(limits: Limits) -> Result<Arc<Self>, Error> {
+        Self::with(limits, Options::default())
+    }
+
+    /// Starts the engine, with the pooling allocator where the machine has the address space for it.
+    pub fn with(limits: Limits, options: Options) -> Result<Arc<Self>, Error> {
         let (engine, pooled) = match Engine::new(&config(&limits, true)) {
             Ok(engine) => (engine, true),
             Err(error) => {
@@ -61,8 +85,11 @@ impl Runtime {
         let mut linker = Linker::new(&engine);
         v1::fulcrum::policy::host::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)
             .map_err(Error::Engine)?;
+        if options.wasi {
+            wasi::add_to_linker(&mut linker).map_err(Error::Engine)?;
+        }
         let ticker = Ticker::start(&engine)?;
-        Ok(Arc::new(Self { engine, linker, limits, ticker, pooled, compiling: Arc::default() }))
+        Ok(Arc::new(Self { engine, linker, limits, ticker, pooled, options, compiling: Arc::default() }))
     }
 
     /// Returns the limits guests run under.
@@ -77,6 +104,18 @@ impl Runtime {
         self.pooled
     }
 
+    /// Says whether policies may import WASI.
+    #[must_use]
+    pub fn offers_wasi(&self) -> bool {
+        self.options.wasi
+    }
+
+    /// Returns where compiled code is kept.
+    #[must_use]
+    pub fn cache(&self) -> Option<&Arc<Cache>> {
+        self.options.cache.as_ref()
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -87,7 +126,16 @@ impl Runtime {
 
     /// Makes the store of one instance.
     pub(crate) fn cell(self: &Arc<Self>, log: Arc<GuestLog>) -> Cell {
+        let print = |level| {
+            let (log, ticker) = (log.clone(), self.ticker.clone());
+            Box::new(move |line: &str| log.write(level, line, ticker.ticks()))
+        };
+        let wasi = self.options.wasi.then(|| {
+            let (out, err) = (print(Level::Info), print(Level::Warn));
+            Box::new(Wasi::new(self.limits.log_line_bytes, out, err))
+        });
         let state = GuestState {
+            wasi,
             memory_bytes: 0,
             memory_bytes_max: self.limits.memory_bytes,
             was_denied: false,
@@ -126,12 +174,12 @@ fn config(limits: &Limits, pooled: bool) -> Config {
         let count = limits.instances;
         let mut pool = PoolingAllocationConfig::new();
         pool.total_component_instances(count)
-            .total_core_instances(count * 4)
+            .total_core_instances(count * CORE_INSTANCES_MAX)
             .total_memories(count * 2)
             .total_tables(count * 4)
-            .max_core_instances_per_component(20)
-            .max_memories_per_component(4)
-            .max_tables_per_component(20)
+            .max_core_instances_per_component(CORE_INSTANCES_MAX)
+            .max_memories_per_component(MEMORIES_MAX)
+            .max_tables_per_component(TABLES_MAX)
             .max_memory_size(limits.memory_bytes)
             .table_elements(20_000)
             .linear_memory_keep_resident(256 << 10)
@@ -155,7 +203,31 @@ impl Cell {
         deadline: Duration,
         call: impl FnOnce(&mut Store<GuestState>) -> wasmtime::Result<T>,
     ) -> Result<T, Failure> {
-        self.store.data_mut().was_denied = false;
+        self.enter_with(None, deadline, call)
+    }
+
+    /// Runs guest code that is told a time (in milliseconds since 1970) and a seed: WASI shows the same.
+    pub(crate) fn enter_at<T>(
+        &mut self,
+        now_ms: u64,
+        seed: u64,
+        deadline: Duration,
+        call: impl FnOnce(&mut Store<GuestState>) -> wasmtime::Result<T>,
+    ) -> Result<T, Failure> {
+        self.enter_with(Some((now_ms, seed)), deadline, call)
+    }
+
+    fn enter_with<T>(
+        &mut self,
+        input: Option<(u64, u64)>,
+        deadline: Duration,
+        call: impl FnOnce(&mut Store<GuestState>) -> wasmtime::Result<T>,
+    ) -> Result<T, Failure> {
+        let state = self.store.data_mut();
+        state.was_denied = false;
+        if let Some(wasi) = &mut state.wasi {
+            wasi.begin(input);
+        }
         let _running = self.runtime.ticker.running();
         let ticks = deadline.as_nanos().div_ceil(TICK.as_nanos());
         self.store.set_epoch_deadline(u64::try_from(ticks).unwrap_or(u64::MAX / 2).saturating_add(1));
@@ -204,6 +276,11 @@ impl Cell {
                 })
             }
             None => {
+                match wasi::explain(error) {
+                    Some(Explained::Crash(text)) => return Failure::Trap(text),
+                    Some(Explained::Limit(text)) => return Failure::Limit(text),
+                    None => {}
+                }
                 let text = format!("{:#}", error.root_cause());
                 if text.contains("fuel allocated for hostcalls") {
                     Failure::Limit(format!("the answer is larger than {} MiB", limits.answer_bytes >> 20))
@@ -225,6 +302,8 @@ fn guest_function(error: &wasmtime::Error) -> Option<String> {
 
 /// What a store keeps beside the guest: its memory budget and its log.
 pub(crate) struct GuestState {
+    /// Only where the runtime offers WASI.
+    wasi: Option<Box<Wasi>>,
     memory_bytes: usize,
     memory_bytes_max: usize,
     was_denied: bool,
@@ -244,6 +323,12 @@ impl GuestState {
     }
 }
 
+impl AsMut<Wasi> for GuestState {
+    fn as_mut(&mut self) -> &mut Wasi {
+        self.wasi.as_mut().expect("only a runtime that gives every store one links WASI")
+    }
+}
+
 impl ResourceLimiter for GuestState {
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         Ok(self.grow(desired.saturating_sub(current)))
@@ -254,20 +339,20 @@ impl ResourceLimiter for GuestState {
     }
 
     fn instances(&self) -> usize {
-        20
+        CORE_INSTANCES_MAX as usize
     }
 
     fn memories(&self) -> usize {
-        4
+        MEMORIES_MAX as usize
     }
 
     fn tables(&self) -> usize {
-        20
+        TABLES_MAX as usize
     }
 }
 
 impl v1::fulcrum::policy::host::Host for GuestState {
-    fn log(&mut self, level: v1::fulcrum::policy::host::Level, message: String) {
+    fn log(&mut self, level: Level, message: String) {
         self.log.write(level, &message, self.ticker.ticks());
     }
 }
@@ -300,8 +385,7 @@ impl GuestLog {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    fn write(&self, level: v1::fulcrum::policy::host::Level, message: &str, ticks: u64) {
-        use v1::fulcrum::policy::host::Level;
+    fn write(&self, level: Level, message: &str, ticks: u64) {
         // Time here is ticks, of about a millisecond each while any guest runs.
         let window = ticks / 1000;
         if self.window.swap(window, Ordering::Relaxed) != window {

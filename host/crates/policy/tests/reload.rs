@@ -60,6 +60,7 @@ impl Fixture {
             default_scoring: "base".to_owned(),
             poll: Duration::from_secs(60),
             settle: Duration::from_millis(50),
+            trusted: None,
         };
         let wasm: &'static [u8] = Vec::leak(guest(""));
         let embedded = vec![Embedded { name: "base", wasm }];

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
-use fulcrum_policy::{Artifact, Limits, Refusal, proof};
+use fulcrum_policy::{Artifact, Limits, Refusal, Runtime, proof, runtime};
 
 use crate::clock::RealClock;
 
@@ -19,14 +19,23 @@ pub(in crate::cli) struct Check {
     /// Its configuration, a JSON file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Check it as a host with policy.wasi = "compat" would
+    #[arg(long)]
+    wasi: bool,
 }
 
 impl Check {
+    /// Checks a file with the configuration `{}`.
+    pub(super) fn of(file: PathBuf) -> Self {
+        Self { file, config: None, wasi: false }
+    }
+
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let shown = self.file.display();
         let bytes = super::read(&self.file)?;
         let config = super::configuration(self.config.as_deref())?;
-        let runtime = super::runtime(Limits::default())?;
+        let options = runtime::Options { wasi: self.wasi, cache: None };
+        let runtime = Runtime::with(Limits::default(), options).context("cannot start the policy runtime")?;
         let mut steps = Steps(vec![vec!["size".to_owned(), format!("{} bytes", bytes.len())]]);
 
         let begun = Instant::now();

@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 use wasmtime::Engine;
 use wasmtime::component::types::{ComponentFunc, ComponentInstance, ComponentItem, Type};
 
+use crate::wasi;
+
 /// Which questions a policy answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
@@ -33,22 +35,31 @@ pub(crate) enum Mismatch {
     Version(String),
     /// It imports something the host does not offer.
     Imports(Vec<String>),
+    /// It imports WASI, which this runtime does not offer but could.
+    Wasi(Vec<String>),
     /// It has none of the exports of a policy.
     OtherWorld(Vec<String>),
     /// Functions, fields or cases that are missing or different, one line each.
     Differences(Vec<String>),
 }
 
-/// Checks a component's type; `Ok` names its roles.
-pub(crate) fn check(engine: &Engine, ty: &wasmtime::component::types::Component) -> Result<Roles, Mismatch> {
+/// Checks a component's type; `Ok` names its roles. With `offers_wasi` it may import WASI, too.
+pub(crate) fn check(
+    engine: &Engine,
+    ty: &wasmtime::component::types::Component,
+    offers_wasi: bool,
+) -> Result<Roles, Mismatch> {
     let exports: Vec<_> = ty.exports(engine).map(|(name, item)| (name.to_owned(), item.ty)).collect();
     if let Some(version) = exports.iter().find_map(|(name, _)| foreign_version(name)) {
         return Err(Mismatch::Version(version));
     }
+    let is_offered = |name: &str| is_granted(name) || offers_wasi && wasi::offers(name);
     let unknown_imports: Vec<_> =
-        ty.imports(engine).filter(|(name, _)| !is_granted(name)).map(|(name, _)| name.to_owned()).collect();
+        ty.imports(engine).filter(|(name, _)| !is_offered(name)).map(|(name, _)| name.to_owned()).collect();
     if !unknown_imports.is_empty() {
-        return Err(Mismatch::Imports(unknown_imports));
+        let is_all_wasi = unknown_imports.iter().all(|name| wasi::offers(name));
+        let mismatch = if is_all_wasi { Mismatch::Wasi } else { Mismatch::Imports };
+        return Err(mismatch(unknown_imports));
     }
     let interface = |name: &str| {
         exports.iter().find_map(|(export, item)| match item {

@@ -12,8 +12,10 @@ use std::time::{Duration, SystemTime};
 use fulcrum_core::Timestamp;
 use serde_json::Value;
 
+use super::signed::{Signatures, SignedConfig};
 use crate::artifact::digest;
 use crate::refusal::Refusal;
+use crate::trust::TrustedKeys;
 
 /// Longest configuration or digest file, in bytes.
 const SIDECAR_BYTES_MAX: usize = 1 << 20;
@@ -43,6 +45,8 @@ pub(super) struct Found {
     pub wasm: Option<Component>,
     /// The configuration, an object; `{}` when there is no file.
     pub config: Value,
+    /// What vouches for both; checked already, if the host asks for signatures.
+    pub signatures: Signatures,
 }
 
 /// A component and its digest.
@@ -59,6 +63,8 @@ pub(super) struct Folder {
     path: PathBuf,
     settle: Duration,
     wasm_bytes_max: usize,
+    /// With keys, a file without a valid signature is refused; without, signatures are not even looked at.
+    trusted: Option<TrustedKeys>,
     files: HashMap<PathBuf, File>,
     is_first_look: bool,
     /// Names that were complained about.
@@ -89,13 +95,19 @@ struct Stat {
 }
 
 impl Folder {
-    pub(super) fn new(path: PathBuf, settle: Duration, wasm_bytes_max: usize) -> Self {
+    pub(super) fn new(
+        path: PathBuf,
+        settle: Duration,
+        wasm_bytes_max: usize,
+        trusted: Option<TrustedKeys>,
+    ) -> Self {
         // Events name absolute paths.
         let path = std::path::absolute(&path).unwrap_or(path);
         Self {
             path,
             settle,
             wasm_bytes_max,
+            trusted,
             files: HashMap::new(),
             is_first_look: true,
             ignored: HashSet::new(),
@@ -203,7 +215,9 @@ impl Folder {
         let path = |suffix: &str| self.path.join(format!("{policy}{suffix}"));
         let file = |suffix: &str| self.files.get(&path(suffix));
         let (wasm, config, sum) = (file(".wasm"), file(".json"), file(".wasm.sha256"));
-        if [wasm, config, sum].into_iter().flatten().any(|file| !file.complete) {
+        let signatures = |suffix| self.trusted.as_ref().and_then(|_| file(suffix));
+        let (wasm_sig, config_sig) = (signatures(".wasm.sig"), signatures(".json.sig"));
+        if [wasm, config, sum, wasm_sig, config_sig].into_iter().flatten().any(|file| !file.complete) {
             return Look::Waiting;
         }
         let digest = match wasm.map(|file| &file.content) {
@@ -217,15 +231,25 @@ impl Folder {
         {
             return refused(refusal);
         }
-        match config
-            .map_or(Ok(Value::Object(serde_json::Map::new())), |file| parse_config(policy, &file.content))
-        {
-            Ok(config) => {
-                let wasm = digest.map(|digest| Component { path: path(".wasm"), digest });
-                Look::Found(Found { wasm, config })
+        let found = || {
+            let text = |file: Option<&File>| file.map(|file| text(&file.content)).transpose();
+            let config_text = text(config)?;
+            let signatures = Signatures {
+                component: text(wasm_sig)?,
+                config: config_text
+                    .clone()
+                    .zip(text(config_sig)?)
+                    .map(|(text, signature)| SignedConfig { text, signature }),
+            };
+            let config = config_text
+                .map_or(Ok(Value::Object(serde_json::Map::new())), |text| parse_config(policy, &text))?;
+            if let Some(keys) = &self.trusted {
+                signatures.check(keys, policy, digest.as_deref(), &config)?;
             }
-            Err(refusal) => refused(refusal),
-        }
+            let wasm = digest.clone().map(|digest| Component { path: path(".wasm"), digest });
+            Ok(Found { wasm, config, signatures })
+        };
+        found().map_or_else(refused, Look::Found)
     }
 }
 
@@ -282,6 +306,7 @@ enum Kind {
     Wasm,
     Config,
     Sum,
+    Signature,
 }
 
 /// Splits a file name into the policy's name and what the file is; `None` for anything else in the folder.
@@ -290,8 +315,10 @@ fn kind_of(file: &str) -> Option<(&str, Kind)> {
         (name, Kind::Wasm)
     } else if let Some(name) = file.strip_suffix(".json") {
         (name, Kind::Config)
+    } else if let Some(name) = file.strip_suffix(".wasm.sha256") {
+        (name, Kind::Sum)
     } else {
-        (file.strip_suffix(".wasm.sha256")?, Kind::Sum)
+        (file.strip_suffix(".wasm.sig").or_else(|| file.strip_suffix(".json.sig"))?, Kind::Signature)
     };
     is_policy_name(name).then_some((name, kind))
 }
@@ -323,12 +350,17 @@ fn read_at_most(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Returns the text of a file, or why it has none.
+fn text(content: &Result<Content, Refusal>) -> Result<String, Refusal> {
+    match content {
+        Ok(Content::Text(text) | Content::Digest(text)) => Ok(text.clone()),
+        Err(refusal) => Err(refusal.clone()),
+    }
+}
+
 fn check_digest(policy: &str, content: &Result<Content, Refusal>, found: &str) -> Result<(), Refusal> {
     let file = format!("{policy}.wasm.sha256");
-    let text = match content {
-        Ok(Content::Text(text) | Content::Digest(text)) => text,
-        Err(refusal) => return Err(refusal.clone()),
-    };
+    let text = text(content)?;
     let expected = text.split_whitespace().next().unwrap_or("").to_ascii_lowercase();
     if expected.len() != 64 || !expected.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(Refusal::DigestSyntax { file });
@@ -336,11 +368,7 @@ fn check_digest(policy: &str, content: &Result<Content, Refusal>, found: &str) -
     if expected == found { Ok(()) } else { Err(Refusal::Digest { file, expected, found: found.to_owned() }) }
 }
 
-fn parse_config(policy: &str, content: &Result<Content, Refusal>) -> Result<Value, Refusal> {
-    let text = match content {
-        Ok(Content::Text(text) | Content::Digest(text)) => text,
-        Err(refusal) => return Err(refusal.clone()),
-    };
+fn parse_config(policy: &str, text: &str) -> Result<Value, Refusal> {
     let syntax = |error: String| Refusal::ConfigSyntax { file: format!("{policy}.json"), error };
     match serde_json::from_str(text) {
         Ok(Value::Object(fields)) => Ok(Value::Object(fields)),

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::signed::Signatures;
 use crate::artifact::digest;
 
 /// See the module.
@@ -22,6 +23,9 @@ pub(super) struct Keep {
 struct Record {
     digest: String,
     config: Value,
+    /// Absent in what a host wrote that knew no signatures.
+    #[serde(default)]
+    signatures: Signatures,
 }
 
 /// A version that served last.
@@ -30,6 +34,8 @@ pub(super) struct Kept {
     pub wasm: Vec<u8>,
     /// Its configuration.
     pub config: Value,
+    /// What vouched for both; to be checked again, as keys may have changed.
+    pub signatures: Signatures,
 }
 
 impl Keep {
@@ -58,13 +64,20 @@ impl Keep {
     }
 
     /// Keeps a version as the last good one of its name.
-    pub(super) fn save(&self, name: &str, wasm: &[u8], config: &Value) -> io::Result<()> {
+    pub(super) fn save(
+        &self,
+        name: &str,
+        wasm: &[u8],
+        config: &Value,
+        signatures: &Signatures,
+    ) -> io::Result<()> {
         let digest = digest(wasm);
         let file = self.wasm(name, &digest);
         if !file.exists() {
             replace(&file, wasm)?;
         }
-        let record = serde_json::to_vec(&Record { digest: digest.clone(), config: config.clone() })?;
+        let (config, signatures) = (config.clone(), signatures.clone());
+        let record = serde_json::to_vec(&Record { digest: digest.clone(), config, signatures })?;
         replace(&self.record(name), &record)?;
         self.sweep(name, &digest)
     }
@@ -73,7 +86,9 @@ impl Keep {
     pub(super) fn load(&self, name: &str) -> Option<Kept> {
         let record: Record = serde_json::from_slice(&fs::read(self.record(name)).ok()?).ok()?;
         let wasm = fs::read(self.wasm(name, &record.digest)).ok()?;
-        (digest(&wasm) == record.digest).then_some(Kept { wasm, config: record.config })
+        let is_whole = digest(&wasm) == record.digest;
+        let Record { config, signatures, .. } = record;
+        is_whole.then_some(Kept { wasm, config, signatures })
     }
 
     /// Forgets the last good version of a name.
@@ -161,9 +176,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let keep = Keep::open(folder.path().join("deep/er")).expect("made");
         assert!(keep.load("a").is_none());
-        keep.save("a", b"one", &json!({"x": 1})).expect("saved");
-        keep.save("ab", b"other", &json!({})).expect("saved");
-        keep.save("a", b"two", &json!({"x": 2})).expect("saved");
+        keep.save("a", b"one", &json!({"x": 1}), &Signatures::default()).expect("saved");
+        keep.save("ab", b"other", &json!({}), &Signatures::default()).expect("saved");
+        keep.save("a", b"two", &json!({"x": 2}), &Signatures::default()).expect("saved");
         let kept = keep.load("a").expect("kept");
         assert_eq!((kept.wasm.as_slice(), kept.config), (b"two".as_slice(), json!({"x": 2})));
         let files = fs::read_dir(&keep.path).expect("listed").count();
@@ -178,7 +193,7 @@ mod tests {
     fn a_damaged_version_is_not_used() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let keep = Keep::open(folder.path().to_owned()).expect("made");
-        keep.save("a", b"good", &json!({})).expect("saved");
+        keep.save("a", b"good", &json!({}), &Signatures::default()).expect("saved");
         fs::write(keep.wasm("a", &digest(b"good")), b"evil").expect("written");
         assert!(keep.load("a").is_none());
     }
@@ -187,7 +202,7 @@ mod tests {
     fn what_a_crash_left_is_removed() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let keep = Keep::open(folder.path().to_owned()).expect("made");
-        keep.save("a", b"good", &json!({})).expect("saved");
+        keep.save("a", b"good", &json!({}), &Signatures::default()).expect("saved");
         for left in ["a.bb.wasm.new", "gone.bb.wasm", "gone.json.new"] {
             fs::write(folder.path().join(left), b"x").expect("written");
         }

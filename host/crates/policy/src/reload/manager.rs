@@ -21,6 +21,7 @@ use crate::breaker;
 use crate::runtime::Runtime;
 use crate::seat::{Alarm, ScoringHost};
 use crate::status::{self, Bindings, Rebind, Reloads, Report, State, Status};
+use crate::trust::TrustedKeys;
 
 /// Messages waiting for the task; file events beyond that are found by the next look.
 const QUEUE_LEN: usize = 1024;
@@ -77,6 +78,8 @@ pub struct Settings {
     pub poll: Duration,
     /// How long a file must stay the same when no event says that it is complete.
     pub settle: Duration,
+    /// Whose signatures a file needs; `None` takes files without any.
+    pub trusted: Option<TrustedKeys>,
 }
 
 /// The task could not be started.
@@ -112,6 +115,7 @@ pub struct Manager {
     sender: SyncSender<Message>,
     shown: Arc<RwLock<Shown>>,
     host: Arc<dyn ScoringHost>,
+    runtime: Arc<Runtime>,
 }
 
 /// What the handle shows of the task's state.
@@ -154,12 +158,21 @@ impl Manager {
             loaded: BTreeMap::new(),
             listeners: Vec::new(),
         }));
-        let manager =
-            Arc::new(Self { sender: inbox.sender.clone(), shown: shown.clone(), host: host.clone() });
+        let manager = Arc::new(Self {
+            sender: inbox.sender.clone(),
+            shown: shown.clone(),
+            host: host.clone(),
+            runtime: runtime.clone(),
+        });
         let bytes_max = runtime.limits().artifact_bytes;
         let quarantine = keep.quarantine();
         let mut task = Task {
-            folder: Folder::new(settings.folder.clone(), settings.settle, bytes_max),
+            folder: Folder::new(
+                settings.folder.clone(),
+                settings.settle,
+                bytes_max,
+                settings.trusted.clone(),
+            ),
             entries: embedded.iter().map(|policy| (policy.name.to_owned(), Entry::default())).collect(),
             bindings,
             settings,
@@ -214,6 +227,12 @@ impl Manager {
             }
         });
         statuses
+    }
+
+    /// Returns the runtime its policies run in.
+    #[must_use]
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
     }
 
     /// Returns how often the folder brought something since the host started.

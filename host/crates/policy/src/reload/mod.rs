@@ -5,5 +5,6 @@ mod folder;
 mod keep;
 pub mod manager;
 mod seating;
+mod signed;
 mod task;
 mod watch;

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::folder::{Folder, Found, Look};
 use super::keep::Keep;
 use super::manager::{Embedded, Message, Settings, Shown};
+use super::signed::Signatures;
 use super::watch::Watch;
 use crate::artifact::{Artifact, Loaded, digest};
 use crate::breaker;
@@ -68,6 +69,7 @@ pub(super) struct Unsaved {
     name: String,
     wasm: Vec<u8>,
     config: Value,
+    signatures: Signatures,
     is_reported: bool,
 }
 
@@ -234,7 +236,9 @@ impl Task {
             if !is_used {
                 continue;
             }
-            if let Err(error) = self.keep.save(&unsaved.name, &unsaved.wasm, &unsaved.config) {
+            if let Err(error) =
+                self.keep.save(&unsaved.name, &unsaved.wasm, &unsaved.config, &unsaved.signatures)
+            {
                 if !unsaved.is_reported {
                     tracing::error!(
                         policy.name = unsaved.name, %error,
@@ -322,8 +326,8 @@ impl Task {
                 let embedded = || self.embedded(name).map(|policy| policy.wasm.to_vec());
                 if let Some(wasm) = wasm.or_else(embedded) {
                     let config = loaded.config().clone();
-                    let name = name.to_owned();
-                    self.unsaved.push(Unsaved { name, wasm, config, is_reported: false });
+                    let (name, signatures) = (name.to_owned(), found.signatures.clone());
+                    self.unsaved.push(Unsaved { name, wasm, config, signatures, is_reported: false });
                 }
                 tracing::info!(policy.name = name, policy.digest = digest, load_ms, "policy version proven");
                 let used = Some(Used { loaded: Arc::new(loaded), source, load_ms });
@@ -403,8 +407,18 @@ impl Task {
             return;
         }
         let Some(kept) = self.keep.load(name) else { return };
-        if self.quarantine.contains_key(&digest(&kept.wasm)) {
+        let kept_digest = digest(&kept.wasm);
+        if self.quarantine.contains_key(&kept_digest) {
             return;
+        }
+        if let Some(keys) = &self.settings.trusted {
+            let is_embedded = self.embedded(name).is_some_and(|policy| policy.wasm == kept.wasm);
+            let component = (!is_embedded).then_some(kept_digest.as_str());
+            // Keys may have been taken off the list since it was kept.
+            if let Err(refusal) = kept.signatures.check(keys, name, component, &kept.config) {
+                tracing::error!(policy.name = name, %refusal, "the last good version is not trusted any more");
+                return;
+            }
         }
         let begun = self.clock.now();
         let loaded = Artifact::load(&self.runtime, &kept.wasm)
