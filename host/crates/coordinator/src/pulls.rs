@@ -328,7 +328,7 @@ pub struct Counts {
     pub dying: u64,
     /// Partitions whose window is full: nothing is read there until something is settled.
     pub windows_full: u64,
-    /// Positions from the lowest unsettled one to the end, over all partitions; gaps count.
+    /// Unsettled events and positions that were not fetched yet, over all partitions; gaps count.
     pub lag: u64,
     /// What happened since the host started.
     pub totals: Totals,
@@ -638,13 +638,15 @@ impl Pulls {
         });
         for (name, found) in join_all(asked).await {
             // One that was deleted meanwhile is not there.
-            let Ok(Ok((mut found, floors))) = found else { continue };
+            let Ok(Ok((mut found, nexts))) = found else { continue };
             if ends.as_ref().is_none_or(|(topic, _)| *topic != name.topic) {
                 let partitions = self.parts.log.partitions(&name.topic).await.unwrap_or_default();
                 ends = Some((name.topic.clone(), partitions.iter().map(|at| at.end.0).collect()));
             }
             let ends = ends.iter().flat_map(|(_, ends)| ends);
-            found.lag = ends.zip(&floors).map(|(end, floor)| end.saturating_sub(*floor)).sum();
+            let unread: u64 = ends.zip(&nexts).map(|(end, next)| end.saturating_sub(*next)).sum();
+            // Each unsettled event is in one of these, parked or not.
+            found.lag = unread + found.ready + found.waiting + found.in_flight + found.dying;
             found.subscribers = subscribers.get(name).copied().unwrap_or_default();
             counts.push(found);
         }

@@ -461,8 +461,8 @@ impl Reader {
                 }
             }
             Command::Counts(reply) => {
-                let floors = self.partitions.iter().map(|at| at.window.floor()).collect();
-                let _ = reply.send(Ok((self.counts(), floors)));
+                let nexts = self.partitions.iter().map(|at| at.window.next()).collect();
+                let _ = reply.send(Ok((self.counts(), nexts)));
             }
             Command::Delete(reply) => {
                 let deleted = self.delete().await;

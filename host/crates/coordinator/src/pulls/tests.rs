@@ -567,6 +567,8 @@ async fn a_long_wait_does_not_hold_the_log() {
     host.pulls.nack(&given[0].id, Some(Duration::from_secs(3600))).await.expect("nacked");
     host.pulls.ack(&given[1].id, false).await.expect("acked");
     host.until("default", |_| host.pulls.floors("t", 0) > Some(at[1])).await;
+    let counts = host.count("default").await;
+    assert_eq!((counts.parked, counts.lag), (1, 1), "it is still to be settled");
     host.store.trim("t", 0, Position(at[1] + 1)).await.expect("trimmed");
     let host = host.crash().await;
     let again = host.look("a").await;
