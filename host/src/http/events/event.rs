@@ -2,7 +2,8 @@
 
 use axum::body::Bytes;
 use axum::http::StatusCode;
-use serde_json::{Map, Value};
+use fulcrum_coordinator::pulls::routing_key;
+use serde_json::Value;
 
 use crate::http::Result;
 use crate::http::error::Error;
@@ -35,7 +36,7 @@ impl Event {
             return Err(invalid("an event has either data or data_base64"));
         }
         event.iter().try_for_each(|(name, value)| check_attribute(name, value))?;
-        Ok(Self { key: key(&event) })
+        Ok(Self { key: routing_key(&event) })
     }
 }
 
@@ -58,15 +59,6 @@ fn check_attribute(name: &str, value: &Value) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Returns the routing key: the message group, else the partition key.
-fn key(event: &Map<String, Value>) -> Option<String> {
-    ["messagegroup", "partitionkey"].iter().find_map(|name| match event.get(*name)? {
-        Value::Null => None,
-        Value::String(key) => Some(key.clone()).filter(|key| !key.is_empty()),
-        other => Some(other.to_string()),
-    })
 }
 
 /// Returns the event as it came, on one line: in JSON a line break can only be white space between tokens.

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::routing::post;
 use fulcrum_coordinator::groups::check_name;
 use fulcrum_coordinator::kinds::Kind;
-use fulcrum_coordinator::pulls::{Filters, Mode, Subscription};
+use fulcrum_coordinator::pulls::{DEFAULT_GROUP, Filters, Mode, Subscription};
 use fulcrum_core::delivery::Backoff;
 use fulcrum_core::group::Start;
 use serde_json::{Map, Value, json};
@@ -17,9 +17,6 @@ use crate::http::Result;
 use crate::http::error::Error;
 use crate::http::extract::Json;
 use crate::http::instances::{Fields, invalid};
-
-/// Group of clients that share a topic's events and name none.
-const DEFAULT_GROUP: &str = "default";
 
 pub(super) fn routes() -> Router<Services> {
     Router::new().route("/events/subscribe", post(subscribe)).route("/events/unsubscribe", post(unsubscribe))
