@@ -258,7 +258,7 @@ struct ServicesClient {
 impl ServicesClient {
     async fn subscribe(services: &Services, id: String) -> Self {
         let subscription = Subscription::new(&*id, TOPIC, Mode::LoadBalance);
-        services.pulls.subscribe(subscription).await.expect("it subscribes");
+        services.events.subscribe(subscription).await.expect("it subscribes");
         Self { services: services.clone(), id, event: event(), deliveries: Vec::new() }
     }
 

@@ -370,7 +370,6 @@ async fn services(
     let parts = pulls::Parts {
         store: store.clone(),
         log: store.clone(),
-        groups: Some(groups.clone()),
         clock: clock.clone(),
         entropy: Box::new(|| u128::from_ne_bytes(entropy())),
         settings: config.pulls(),

@@ -272,7 +272,6 @@ impl Config {
         let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         fulcrum_coordinator::pulls::Settings {
             in_flight_max: narrow(self.events.in_flight_max),
-            default_partitions: narrow(self.events.default_partitions),
             invisible: Duration::from_millis(self.events.invisible_ms),
             deliveries_max: narrow(self.events.deliveries_max),
             private_ttl: Duration::from_millis(self.events.private_ttl_ms),

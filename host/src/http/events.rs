@@ -48,7 +48,6 @@ impl From<pulls::Error> for Error {
             }
             pulls::Error::UnknownGroup { .. } => refused(StatusCode::NOT_FOUND, "unknown_group"),
             pulls::Error::Conflict { .. } => refused(StatusCode::CONFLICT, "group_conflict"),
-            pulls::Error::WrongKind(_) => refused(StatusCode::CONFLICT, "wrong_kind"),
             pulls::Error::Invalid { .. } => refused(StatusCode::BAD_REQUEST, "invalid_value"),
             pulls::Error::TooMany { .. } => {
                 refused(StatusCode::TOO_MANY_REQUESTS, "too_many_subscriptions").retry_after(60)

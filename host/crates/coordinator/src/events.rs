@@ -16,6 +16,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use crate::groups::topics;
+use crate::pulls::{self, Subscription};
 use crate::retention::Own;
 use crate::{Groups, Pulls};
 
@@ -258,10 +259,22 @@ impl Events {
         failed.map_or(Ok(places), |error| Err(Partial { stored, error }))
     }
 
-    /// Runs what must not meet a topic on its way to another partition count.
-    pub async fn while_unchanged<T>(&self, run: impl Future<Output = T>) -> T {
-        let _alone = self.changing.lock().await;
-        run.await
+    /// Subscribes a client, making the topic if there is none; see [`Pulls::subscribe`].
+    pub async fn subscribe(&self, subscription: Subscription) -> Result<String, pulls::Error> {
+        let mut is_again = false;
+        loop {
+            self.ensure_topic(&subscription.topic).await?;
+            // Who needs the order of keys must not meet the topic on its way to another partition count.
+            let is_fifo = subscription.fifo == Some(true);
+            let _alone = if is_fifo { Some(self.changing.lock().await) } else { None };
+            match self.pulls.subscribe(subscription.clone()).await {
+                // Somebody deleted it meanwhile: then it is made again.
+                Err(pulls::Error::Store(Error::UnknownTopic { .. })) if !is_again => {
+                    is_again = true;
+                }
+                subscribed => return subscribed,
+            }
+        }
     }
 
     /// Returns how many events were published since the host started.
@@ -277,7 +290,7 @@ impl Events {
     }
 
     /// Returns a topic, made if there is none.
-    pub async fn ensure_topic(&self, topic: &str) -> Result<Topic, Error> {
+    async fn ensure_topic(&self, topic: &str) -> Result<Topic, Error> {
         match self.log.topic(topic).await {
             Err(Error::UnknownTopic { .. }) => self.make_topic(topic).await,
             found => found,

@@ -39,7 +39,6 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::Groups;
 use crate::groups::check_name;
 
 pub use attributes::routing_key;
@@ -102,9 +101,6 @@ pub enum Error {
         /// The setting, as callers write it.
         field: &'static str,
     },
-    /// The name belongs to a consumer group whose members own partitions.
-    #[error("{0:?} is a group that owns partitions, it cannot lease single events")]
-    WrongKind(String),
     /// A value is out of its range.
     #[error("{field} must be {must}")]
     Invalid {
@@ -149,8 +145,6 @@ pub struct Parts {
     pub store: Arc<dyn ClusterStore>,
     /// Where the events are.
     pub log: Arc<dyn EventLog>,
-    /// Who is told of topics that a subscription makes, and whose names are refused to shared groups.
-    pub groups: Option<Arc<Groups>>,
     /// The host's clock.
     pub clock: Arc<dyn Clock>,
     /// Draws an unguessable number.
@@ -164,8 +158,6 @@ pub struct Parts {
 pub struct Settings {
     /// Deliveries a client may have in hand of one group and topic; at this many it gets nothing.
     pub in_flight_max: u32,
-    /// Partitions of a topic that a subscription makes.
-    pub default_partitions: u32,
     /// How long a delivery is invisible to others unless its subscription says otherwise.
     pub invisible: Duration,
     /// How often an event is delivered before it is a dead letter unless its subscription says otherwise.
@@ -184,7 +176,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             in_flight_max: 1000,
-            default_partitions: 1,
             invisible: Duration::from_secs(60),
             deliveries_max: 17,
             private_ttl: Duration::from_secs(600),
@@ -428,21 +419,18 @@ impl Pulls {
         .await;
     }
 
-    /// Subscribes a client, making topic and group if they are new; returns the subscription's id once that is
-    /// durable. The same client, topic and group again changes nothing and gets the same id.
+    /// Subscribes a client to a topic that is there, making the group if it is new; returns the subscription's id
+    /// once that is durable. The same client, topic and group again changes nothing and gets the same id.
     ///
     /// Errors with [`Error::Conflict`] if a setting is given and the group was made with another,
-    /// [`Error::WrongKind`], [`Error::Invalid`], [`Error::TooMany`] and [`Error::Store`].
+    /// [`Error::Invalid`], [`Error::TooMany`] and [`Error::Store`].
     pub async fn subscribe(&self, subscription: Subscription) -> Result<String, Error> {
         self.refuse_if_stopping()?;
         check(&subscription)?;
         let Subscription { client, topic, .. } = &subscription;
         let name = name_of(&subscription);
-        if name.kind == Kind::Shared && self.is_of_members(&name.group) {
-            return Err(Error::WrongKind(name.group.to_string()));
-        }
         self.refuse_too_many(&name, client)?;
-        let found = self.topic(topic).await?;
+        let found = self.parts.log.topic(topic).await?;
         loop {
             let using = self.making(&name).read().await;
             if let Some(handle) = self.living(&name).await? {
@@ -742,26 +730,6 @@ impl Pulls {
         Ok(())
     }
 
-    async fn topic(&self, topic: &str) -> Result<Topic, Error> {
-        let log = &self.parts.log;
-        match log.topic(topic).await {
-            Err(fulcrum_store::Error::UnknownTopic { .. }) => {}
-            found => return Ok(found?),
-        }
-        match log.create_topic(topic, self.parts.settings.default_partitions).await {
-            // Somebody else was faster.
-            Err(fulcrum_store::Error::TopicExists { .. }) => Ok(log.topic(topic).await?),
-            made => {
-                let made = made?;
-                if let Some(groups) = &self.parts.groups {
-                    groups.topic_changed(topic).await;
-                }
-                self.topic_changed(topic).await;
-                Ok(made)
-            }
-        }
-    }
-
     /// Makes a reader if there is none.
     async fn make(&self, name: &Name, wish: &Subscription, topic: &Topic) -> Result<(), Error> {
         let _alone = self.making(name).write().await;
@@ -936,10 +904,6 @@ impl Pulls {
         if let Some(handle) = handle {
             handle.undelivered(ids);
         }
-    }
-
-    fn is_of_members(&self, group: &str) -> bool {
-        self.parts.groups.as_ref().is_some_and(|groups| groups.names().iter().any(|name| name == group))
     }
 
     fn refuse_if_stopping(&self) -> Result<(), Error> {

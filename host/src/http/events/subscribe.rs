@@ -14,7 +14,6 @@ use serde_json::{Map, Value, json};
 
 use crate::app::Services;
 use crate::http::Result;
-use crate::http::error::Error;
 use crate::http::extract::Json;
 use crate::http::instances::{Fields, invalid};
 
@@ -31,13 +30,7 @@ async fn subscribe(
         subscription.group.get_or_insert_with(|| DEFAULT_GROUP.to_owned());
     }
     let shared = subscription.group.clone();
-    let subscribing = async {
-        services.events.ensure_topic(&subscription.topic).await?;
-        let is_fifo = subscription.fifo == Some(true);
-        let subscribing = services.pulls.subscribe(subscription);
-        let id = if is_fifo { services.events.while_unchanged(subscribing).await } else { subscribing.await };
-        Ok::<_, Error>(id?)
-    };
+    let subscribing = services.events.subscribe(subscription);
     let id = match shared {
         Some(group) => services.kinds.making(&group, Kind::Messages, subscribing).await??,
         None => subscribing.await?,

@@ -105,7 +105,6 @@ async fn open(folder: Arc<tempfile::TempDir>, settings: Settings, clock: Arc<Tes
     let parts = Parts {
         store: faulty.clone(),
         log: store.clone(),
-        groups: None,
         clock: clock.clone(),
         entropy: Box::new(entropy),
         settings,
@@ -134,9 +133,18 @@ impl Host {
         positions.into_iter().map(|Position(position)| position).collect()
     }
 
+    /// Makes a topic of one partition, unless it is there.
+    async fn make(&self, topic: &str) {
+        match self.store.create_topic(topic, 1).await {
+            Ok(_) => self.pulls.topic_changed(topic).await,
+            Err(error) => assert!(matches!(error, fulcrum_store::Error::TopicExists { .. }), "{error}"),
+        }
+    }
+
     async fn subscribe(&self, client: &str, wish: impl FnOnce(&mut Subscription)) -> String {
         let mut subscription = Subscription::new(client, "t", Mode::LoadBalance);
         wish(&mut subscription);
+        self.make(&subscription.topic).await;
         self.pulls.subscribe(subscription).await.expect("subscribes")
     }
 
@@ -716,6 +724,7 @@ async fn what_was_trimmed_away_is_passed_over() {
 #[tokio::test]
 async fn many_may_make_one_group_at_once() {
     let host = host().await;
+    host.make("t").await;
     let clients: Vec<_> = (0..20).map(|number| format!("c{number}")).collect();
     let subscribe = |client: &String| host.pulls.subscribe(Subscription::new(client, "t", Mode::LoadBalance));
     let ids: std::collections::BTreeSet<_> =
