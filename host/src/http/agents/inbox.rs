@@ -15,17 +15,12 @@ use tokio::time::Instant;
 
 use crate::app::Services;
 use crate::http::extract::{Json, Query};
-use crate::http::instances::invalid_query;
 use crate::http::{Result, query};
 
 /// Comments sent on a quiet stream, so that both sides notice a dead connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Most items of one poll, and how many one gets that does not say.
-const ITEMS_MAX: u64 = 1000;
-const ITEMS_DEFAULT: u64 = 100;
-/// Longest wait of one poll, and how long one waits that does not say, in milliseconds.
-const WAIT_MS_MAX: u64 = 60_000;
-const WAIT_MS_DEFAULT: u64 = 1000;
+/// Most items of one poll.
+const ITEMS_MAX: u32 = 1000;
 /// How long a stream waits for its next item in one go.
 const STREAM_WAIT: Duration = Duration::from_secs(3600);
 
@@ -64,17 +59,9 @@ async fn poll(
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Json<Vec<OrderBody>>> {
     let agent_id = query::required(&query, "agentId")?;
-    let max = query::whole(&query, "max")?.unwrap_or(ITEMS_DEFAULT);
-    if !(1..=ITEMS_MAX).contains(&max) {
-        return Err(invalid_query("max", "1 to 1000"));
-    }
-    let wait_ms = query::whole(&query, "timeoutMs")?.unwrap_or(WAIT_MS_DEFAULT);
-    if wait_ms > WAIT_MS_MAX {
-        return Err(invalid_query("timeoutMs", "0 to 60000"));
-    }
-    let max = usize::try_from(max).expect("checked above");
-    let until = Instant::now() + Duration::from_millis(wait_ms);
-    let orders = services.turns.orders(agent_id, max, until, true).await?;
+    let max = query::max(&query, ITEMS_MAX)?;
+    let until = Instant::now() + query::wait(&query)?;
+    let orders = services.turns.orders(agent_id, max as usize, until, true).await?;
     Ok(Json(orders.into_iter().map(OrderBody::from).collect()))
 }
 

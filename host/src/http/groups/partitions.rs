@@ -22,14 +22,10 @@ use crate::http::extract::{Json, Query};
 use crate::http::instances::invalid_query;
 use crate::http::{Result, query};
 
-/// Most events of one pull, and how many one gets that does not say.
-const EVENTS_MAX: u64 = 10_000;
-const EVENTS_DEFAULT: u64 = 100;
+/// Most events of one pull.
+const EVENTS_MAX: u32 = 10_000;
 /// Most bytes of one pull, but for a single event.
 const BYTES_MAX: usize = 4 << 20;
-/// Longest wait of one pull, and how long one waits that does not say, in milliseconds.
-const WAIT_MS_MAX: u64 = 60_000;
-const WAIT_MS_DEFAULT: u64 = 1000;
 
 pub(super) fn routes() -> Router<Services> {
     Router::new()
@@ -52,20 +48,14 @@ struct Pull<'a> {
 impl<'a> Pull<'a> {
     fn read(query: &'a [(String, String)]) -> Result<Self> {
         let epoch = query::whole(query, "epoch")?.ok_or_else(|| invalid_query("epoch", "given"))?;
-        let max = query::whole(query, "max")?.unwrap_or(EVENTS_DEFAULT);
-        if !(1..=EVENTS_MAX).contains(&max) {
-            return Err(invalid_query("max", "1 to 10000"));
-        }
-        let wait_ms = query::whole(query, "timeoutMs")?.unwrap_or(WAIT_MS_DEFAULT);
-        if wait_ms > WAIT_MS_MAX {
-            return Err(invalid_query("timeoutMs", "0 to 60000"));
-        }
+        let limit = FetchLimit { records: query::max(query, EVENTS_MAX)?, bytes: BYTES_MAX };
+        let wait = query::wait(query)?;
         Ok(Self {
             member: query::required(query, "member")?,
             session: query::required(query, "session")?,
             epoch,
-            limit: FetchLimit { records: u32::try_from(max).expect("checked above"), bytes: BYTES_MAX },
-            wait: Duration::from_millis(wait_ms),
+            limit,
+            wait,
             offset: query::whole(query, "offset")?,
         })
     }
