@@ -320,8 +320,9 @@ fn through_seat<'a>(rows: usize, loaded: &'a Arc<Loaded>) -> Pickers<'a> {
         factory: loaded.clone(),
         instance: instance(rows, loaded),
         roster_revision: 0,
+        probation: None,
     }));
-    let (roster, mut loads, clock) = (roster(rows), host_loads(rows), RealClock::start());
+    let (roster, mut loads, clock) = (Arc::new(roster(rows)), host_loads(rows), RealClock::start());
     let mut seed = seeds();
     Pickers::new("seat", move || {
         let view = View { roster: &roster, loads: &loads, roster_revision: 1, loads_revision: 1 };
@@ -350,8 +351,12 @@ fn through_balancer<'a>(rows: usize, loaded: &'a Arc<Loaded>) -> Pickers<'a> {
         };
         balancer.heartbeat(report).expect("a good heartbeat");
     }
-    let mut staged =
-        Some(Staged { factory: loaded.clone(), instance: instance(rows, loaded), roster_revision: 0 });
+    let mut staged = Some(Staged {
+        factory: loaded.clone(),
+        instance: instance(rows, loaded),
+        roster_revision: 0,
+        probation: None,
+    });
     balancer.with_seat(&mut |seat| drop(seat.install(staged.take())));
     // One client for each decision, as many as sessions a client has on average is none.
     let mut client = 0_u64;

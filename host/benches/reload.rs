@@ -116,7 +116,8 @@ fn pointer_swap() {
             let mut instance = loaded.make().expect("an instance starts");
             instance.roster(&snapshot.roster).expect("a good roster");
             instance.refresh(&snapshot.loads).expect("good loads");
-            let mut staged = Some(Staged { factory: loaded.clone(), instance, roster_revision: 0 });
+            let mut staged =
+                Some(Staged { factory: loaded.clone(), instance, roster_revision: 0, probation: None });
             let mut previous = None;
             let begun = Instant::now();
             balancer.with_seat(&mut |seat| {
@@ -209,7 +210,7 @@ fn endless_loop() {
 }
 
 struct World {
-    roster: Roster,
+    roster: Arc<Roster>,
     loads: Loads,
     clock: RealClock,
 }
@@ -223,7 +224,7 @@ impl World {
             labels: Vec::new(),
             age_ms: 0,
         };
-        let roster = Roster::new((0..rows).map(row).collect()).expect("ids differ");
+        let roster = Arc::new(Roster::new((0..rows).map(row).collect()).expect("ids differ"));
         let mut loads = Loads::unknown(rows);
         (0..rows).for_each(|row| loads.set(row, Some(Load { sessions: row as u32, ..Load::default() })));
         Self { roster, loads, clock: RealClock::start() }
@@ -244,7 +245,7 @@ impl World {
 fn seat(loaded: &Arc<Loaded>) -> ScoringSeat {
     let mut seat = ScoringSeat::new(Arc::new(|| {}));
     let instance = loaded.make().expect("an instance starts");
-    seat.install(Some(Staged { factory: loaded.clone(), instance, roster_revision: 0 }));
+    seat.install(Some(Staged { factory: loaded.clone(), instance, roster_revision: 0, probation: None }));
     seat
 }
 

@@ -19,6 +19,12 @@ pub const fn decision(boot: u64, number: u64) -> u64 {
     mix(mix(boot) ^ number)
 }
 
+/// Returns a number that a text always has, evenly spread over all texts. Not for anything an attacker may not foresee.
+#[must_use]
+pub fn text(text: &str) -> u64 {
+    text.bytes().fold(mix(text.len() as u64), |number, byte| mix(number ^ u64::from(byte)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +41,13 @@ mod tests {
         let seeds: std::collections::HashSet<u64> =
             (0..1000).flat_map(|n| [decision(1, n), decision(2, n)]).collect();
         assert_eq!(seeds.len(), 2000);
+    }
+
+    #[test]
+    fn texts_are_spread_evenly() {
+        let low = (0..10_000).filter(|n| text(&format!("client-{n}")) < u64::MAX / 10).count();
+        assert!((900..1100).contains(&low), "{low} of 10000 in the lowest tenth");
+        assert_eq!(text("a"), text("a"));
+        assert_ne!(text(""), text("\0"));
     }
 }

@@ -16,6 +16,7 @@ mod guest;
 pub mod limits;
 pub mod planner;
 mod private;
+pub mod probation;
 pub mod proof;
 pub mod refusal;
 pub mod reload;
@@ -24,6 +25,7 @@ mod schema;
 pub mod seat;
 pub mod status;
 pub mod tally;
+pub mod tap;
 pub mod trust;
 mod wasi;
 

@@ -17,9 +17,11 @@ use crate::claim::ClaimingPolicy;
 use crate::failure::{Failure, Outcome};
 use crate::fallback;
 use crate::manager::Manager;
+use crate::probation::Verdict;
 use crate::seat::{Identity, ScoringFactory as _};
 use crate::status::{self, Status};
 use crate::tally::Tally;
+use crate::tap::Claimed;
 
 /// Versions with instances at the same time; the longest unused goes first.
 const SLOTS_MAX: usize = 64;
@@ -88,6 +90,23 @@ impl Planner {
     /// Plans one cycle. Blocks, up to the claiming deadline.
     pub fn plan(&self, group: &str, wish: &Wish, cycle: &Cycle) -> Planned {
         let begun = self.clock.nanos();
+        let planned = self.decide(group, wish, cycle, begun);
+        let observers = self.manager.observers();
+        if !observers.is_empty() {
+            let nanos = self.clock.nanos().saturating_sub(begun);
+            let claimed = Arc::new(Claimed {
+                group: group.to_owned(),
+                wish: wish.clone(),
+                cycle: cycle.clone(),
+                planned: planned.clone(),
+                nanos,
+            });
+            observers.iter().for_each(|observer| observer.claimed(&claimed));
+        }
+        planned
+    }
+
+    fn decide(&self, group: &str, wish: &Wish, cycle: &Cycle, begun: u64) -> Planned {
         let loaded = match self.loaded(group, wish) {
             Ok(loaded) => loaded,
             Err(problem) => return self.native(cycle, None, Outcome::Open, Some(problem), begun),
@@ -95,6 +114,11 @@ impl Planner {
         let identity = loaded.identity().clone();
         let now = self.clock.now();
         let breaker = self.slots.lock().breakers.get(&identity.digest).map(Breaker::state);
+        let probation = self.manager.probation(&identity);
+        if probation.as_ref().is_some_and(|probation| probation.verdict() == Verdict::Spent) {
+            let problem = "it spent its error budget and is being taken back".to_owned();
+            return self.native(cycle, Some(&identity), Outcome::Open, Some(problem), begun);
+        }
         let is_trial = match breaker {
             Some(State::Open { trial_at }) if trial_at <= now => true,
             Some(State::Open { .. } | State::Quarantined) => {
@@ -105,13 +129,20 @@ impl Planner {
         };
         let result = self.attempt(&loaded, cycle);
         let outcome = result.as_ref().map_or_else(Failure::outcome, |_| Outcome::Ok);
-        {
+        let opened = {
             let mut slots = self.slots.lock();
             let breaker = slots.breakers.entry(identity.digest.clone()).or_default();
             if is_trial {
                 breaker.trial(result.is_ok(), now);
+                false
             } else {
-                breaker.record(outcome, now);
+                breaker.record(outcome, now)
+            }
+        };
+        if let Some(probation) = &probation {
+            probation.record(outcome);
+            if opened {
+                probation.spend();
             }
         }
         match result {

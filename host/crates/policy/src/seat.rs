@@ -4,6 +4,8 @@
 //! snapshot it was made from; an instance that failed is never asked again; what an instance has not been told
 //! (`committed`) and what it was told (`pending` at its last refresh) always add up to the snapshot's `pending`.
 
+mod live;
+
 use std::sync::Arc;
 
 use fulcrum_core::scoring::{
@@ -11,13 +13,16 @@ use fulcrum_core::scoring::{
 };
 use fulcrum_core::time::{Clock, Timestamp};
 
-use crate::breaker::{self, Breaker};
+use self::live::{Canary, Live};
+use crate::breaker;
 use crate::failure::{Failure, Outcome};
 use crate::fallback;
+use crate::probation::Probation;
 use crate::tally::Tally;
+use crate::tap::{Made, Observer, Tap};
 
 /// Which policy version something was decided by.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Name of the policy, for example `weighted`.
     pub name: String,
@@ -64,7 +69,7 @@ pub trait ScoringFactory: Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Who can be chosen.
-    pub roster: &'a Roster,
+    pub roster: &'a Arc<Roster>,
     /// How busy they are, everything given out included.
     pub loads: &'a Loads,
     /// Never 0.
@@ -165,31 +170,17 @@ pub type Alarm = Arc<dyn Fn() + Send + Sync>;
 /// See the module.
 pub struct ScoringSeat {
     live: Option<Live>,
+    canary: Option<Canary>,
     tally: Tally,
+    tap: Tap,
     alarm: Alarm,
-}
-
-/// More given-out rows than this are not carried one by one; the instance is refreshed instead.
-const COMMITTED_MAX: usize = 1024;
-
-struct Live {
-    factory: Arc<dyn ScoringFactory>,
-    instance: Option<Box<dyn ScoringPolicy>>,
-    roster_revision: u64,
-    loads_revision: u64,
-    committed: Vec<u32>,
-    /// False once it said that it does not explain.
-    explains: bool,
-    breaker: Breaker,
-    culprit: Option<Culprit>,
-    last_failure: Option<Failure>,
 }
 
 impl ScoringSeat {
     /// Makes an empty seat: the fallback decides until a policy is installed.
     #[must_use]
     pub fn new(alarm: Alarm) -> Self {
-        Self { live: None, tally: Tally::default(), alarm }
+        Self { live: None, canary: None, tally: Tally::default(), tap: Tap::default(), alarm }
     }
 
     /// Decides and verifies; `None` if no row may be chosen. Does not commit.
@@ -198,39 +189,48 @@ impl ScoringSeat {
             return None;
         }
         let begun = clock.nanos();
-        let Some(live) = &mut self.live else {
+        let Some(live) = seated(&mut self.canary, &mut self.live, request) else {
             let recommendation = fallback::recommend(view.roster, view.loads, request)?;
-            self.tally.record(None, Outcome::Open, clock.nanos().saturating_sub(begun));
-            return Some(Decision { recommendation, by: None, outcome: Outcome::Open });
+            let decision = Decision { recommendation, by: None, outcome: Outcome::Open };
+            let nanos = clock.nanos().saturating_sub(begun);
+            self.tally.record(None, Outcome::Open, nanos);
+            if self.tap.is_open() {
+                let made = Made { asked: None, failure: None, decision: &decision, nanos };
+                self.tap.hand_out(view, request, &made);
+            }
+            return Some(decision);
         };
         let attempt = live.attempt(view, request, |instance, committed| {
             let proposal = instance.recommend(request, committed)?;
             scoring::verify(view.roster, view.loads, request.avoid, proposal).map_err(|error| illegal(&error))
         });
-        let (decision, outcome) = match attempt {
+        let (decision, failure) = match attempt {
             Some(Ok(recommendation)) => {
                 let by = Some(live.factory.identity().clone());
-                (Decision { recommendation, by, outcome: Outcome::Ok }, Outcome::Ok)
+                (Decision { recommendation, by, outcome: Outcome::Ok }, None)
             }
             attempt => {
-                let outcome = match &attempt {
-                    Some(Err(failure)) => failure.outcome(),
-                    _ => Outcome::Open,
-                };
+                let failure = attempt.and_then(Result::err);
+                let outcome = failure.as_ref().map_or(Outcome::Open, Failure::outcome);
                 let recommendation = fallback::recommend(view.roster, view.loads, request)?;
-                (Decision { recommendation, by: None, outcome }, outcome)
+                (Decision { recommendation, by: None, outcome }, failure)
             }
         };
-        live.record(outcome, clock.now(), &self.alarm);
-        let identity = live.factory.identity().clone();
-        self.tally.record(Some(&identity), outcome, clock.nanos().saturating_sub(begun));
+        live.record(decision.outcome, clock.now(), &self.alarm);
+        let nanos = clock.nanos().saturating_sub(begun);
+        self.tally.record(Some(live.factory.identity()), decision.outcome, nanos);
+        if self.tap.is_open() {
+            let asked = Some(live.factory.clone());
+            let made = Made { asked, failure: failure.as_ref(), decision: &decision, nanos };
+            self.tap.hand_out(view, request, &made);
+        }
         Some(decision)
     }
 
     /// Explains every row that may be chosen, cheapest first, as [`Self::decide`] would judge it.
     pub fn explain(&mut self, view: View<'_>, request: &Request<'_>, clock: &dyn Clock) -> Explanation {
         let begun = clock.nanos();
-        if let Some(live) = self.live.as_mut().filter(|live| live.explains) {
+        if let Some(live) = seated(&mut self.canary, &mut self.live, request).filter(|live| live.explains) {
             let attempt = live.attempt(view, request, |instance, committed| {
                 let Some(rows) = instance.explain(request, committed)? else { return Ok(None) };
                 scoring::verify_explanation(view.roster, view.loads, request.avoid, rows)
@@ -244,7 +244,7 @@ impl ScoringSeat {
                 // An answer that was none took nothing in: what it was told is unknown.
                 Some(Ok(None)) => {
                     live.explains = false;
-                    live.loads_revision = 0;
+                    live.forget_told();
                 }
                 Some(Err(failure)) => {
                     live.record(failure.outcome(), clock.now(), &self.alarm);
@@ -266,41 +266,43 @@ impl ScoringSeat {
 
     /// Notes that `row` was given out. The caller counts it in its own loads, without a new revision.
     pub fn commit(&mut self, row: u32) {
-        if let Some(live) = &mut self.live {
-            if live.committed.len() < COMMITTED_MAX {
-                live.committed.push(row);
-            } else {
-                live.loads_revision = 0;
-            }
+        self.tap.commit(row);
+        let canary = self.canary.as_mut().map(|canary| &mut canary.live);
+        for live in self.live.as_mut().into_iter().chain(canary) {
+            live.commit(row);
         }
     }
 
     /// Puts another policy version into the seat (or none). It is told the present loads before its first decision,
     /// and the present roster unless it has been told that. Returns what must be dropped, off the hot path.
     pub fn install(&mut self, next: Option<Staged>) -> Option<Box<dyn Send>> {
-        let next = next.map(|Staged { factory, instance, roster_revision }| Live {
-            factory,
-            instance: Some(instance),
-            roster_revision,
-            loads_revision: 0,
-            committed: Vec::with_capacity(COMMITTED_MAX),
-            explains: true,
-            breaker: Breaker::default(),
-            culprit: None,
-            last_failure: None,
-        });
-        let previous = std::mem::replace(&mut self.live, next)?;
-        Some(Box::new(previous.instance))
+        let previous = std::mem::replace(&mut self.live, next.map(Live::new))?;
+        Some(Box::new(previous))
+    }
+
+    /// Lets a second version decide for a share of the clients, `0.0..=1.0`, or none any more. A client stays on its
+    /// side; one without a name falls on either by the decision's seed. Returns what must be dropped, off the hot path.
+    pub fn install_canary(&mut self, next: Option<(Staged, f64)>) -> Option<Box<dyn Send>> {
+        let next = next.map(|(staged, share)| Canary::new(Live::new(staged), share));
+        let previous = std::mem::replace(&mut self.canary, next)?;
+        Some(Box::new(previous))
+    }
+
+    /// Replaces those who see decisions.
+    pub fn observe(&mut self, observers: Vec<Arc<dyn Observer>>) {
+        self.tap.set(observers);
     }
 
     /// Says how the policy in the seat is doing, `None` if it is empty.
     #[must_use]
     pub fn health(&self) -> Option<Health> {
-        self.live.as_ref().map(|live| Health {
-            identity: live.factory.identity().clone(),
-            breaker: live.breaker.state(),
-            last_failure: live.last_failure.clone(),
-        })
+        self.live.as_ref().map(Live::health)
+    }
+
+    /// Says how the canary is doing, `None` if there is none.
+    #[must_use]
+    pub fn canary_health(&self) -> Option<Health> {
+        self.canary.as_ref().map(|canary| canary.live.health())
     }
 
     /// Returns the input the policy failed on last.
@@ -336,91 +338,19 @@ pub struct Staged {
     pub instance: Box<dyn ScoringPolicy>,
     /// Revision of the roster the instance was told, 0 if none.
     pub roster_revision: u64,
+    /// Its error budget while it is new; spent, it is not asked any more.
+    pub probation: Option<Arc<Probation>>,
 }
 
-impl Live {
-    /// Runs one call on an instance that knows the present state; `None` if the breaker is open.
-    fn attempt<T>(
-        &mut self,
-        view: View<'_>,
-        request: &Request<'_>,
-        call: impl FnOnce(&mut dyn ScoringPolicy, &[u32]) -> Result<T, Failure>,
-    ) -> Option<Result<T, Failure>> {
-        if !self.breaker.is_closed() {
-            return None;
-        }
-        let result = self.catch_up(view).and_then(|()| match &mut self.instance {
-            Some(instance) => call(&mut **instance, &self.committed),
-            None => Err(Failure::Trap("there is no instance".to_owned())),
-        });
-        match &result {
-            Ok(_) => self.committed.clear(),
-            Err(failure) => self.failed(view, request, failure),
-        }
-        Some(result)
-    }
-
-    /// Makes sure there is an instance and that it has been told everything but `committed`.
-    fn catch_up(&mut self, view: View<'_>) -> Result<(), Failure> {
-        let instance = match &mut self.instance {
-            Some(instance) => instance,
-            none => {
-                self.roster_revision = 0;
-                none.insert(self.factory.make()?)
-            }
-        };
-        if self.roster_revision != view.roster_revision {
-            instance.roster(view.roster)?;
-            self.roster_revision = view.roster_revision;
-            self.loads_revision = 0;
-        }
-        if self.loads_revision != view.loads_revision {
-            instance.refresh(view.loads)?;
-            self.loads_revision = view.loads_revision;
-            self.committed.clear();
-            if instance.is_worn() {
-                let fresh = self.instance.insert(self.factory.make()?);
-                fresh.roster(view.roster)?;
-                fresh.refresh(view.loads)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Counts one call for the breaker, and raises the alarm when that opens it.
-    fn record(&mut self, outcome: Outcome, now: Timestamp, alarm: &Alarm) {
-        if self.breaker.record(outcome, now) {
-            tracing::warn!(
-                policy.name = self.factory.identity().name,
-                policy.digest = self.factory.identity().digest,
-                "policy keeps failing, its breaker opened and the fallback decides"
-            );
-            alarm();
-        }
-    }
-
-    fn failed(&mut self, view: View<'_>, request: &Request<'_>, failure: &Failure) {
-        // An instance that returned an error lives on, but nobody knows whether it took `committed` in.
-        self.loads_revision = 0;
-        if !matches!(failure, Failure::Declared(_)) {
-            self.instance = None;
-        }
-        let identity = self.factory.identity();
-        tracing::debug!(
-            policy.name = identity.name, policy.digest = identity.digest, %failure,
-            "policy failed, the fallback decides"
-        );
-        self.last_failure = Some(failure.clone());
-        // Copying the snapshot on every failure would make a bad policy expensive: the first one is kept until the
-        // breaker closes again.
-        self.culprit.get_or_insert_with(|| Culprit {
-            snapshot: ScoringSnapshot {
-                roster: Arc::new(view.roster.clone()),
-                loads: view.loads.clone(),
-                roster_revision: view.roster_revision,
-            },
-            request: request.into(),
-        });
+/// Returns who decides for a client.
+fn seated<'a>(
+    canary: &'a mut Option<Canary>,
+    live: &'a mut Option<Live>,
+    request: &Request<'_>,
+) -> Option<&'a mut Live> {
+    match canary {
+        Some(canary) if canary.takes(request) => Some(&mut canary.live),
+        _ => live.as_mut(),
     }
 }
 

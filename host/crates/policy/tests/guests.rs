@@ -79,6 +79,7 @@ fn every_sin_is_contained_and_named() {
             factory: loaded.clone(),
             instance: loaded.make().unwrap(),
             roster_revision: 0,
+            probation: None,
         }));
         let clock = TestClock::default();
         let view = view(&roster, &loads);

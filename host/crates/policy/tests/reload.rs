@@ -49,7 +49,7 @@ impl Fixture {
     fn restart(folder: tempfile::TempDir) -> Self {
         let (alarm, inbox) = manager::inbox();
         let snapshot =
-            ScoringSnapshot { roster: Arc::new(roster(3)), loads: Loads::unknown(3), roster_revision: 0 };
+            ScoringSnapshot { roster: roster(3), loads: Loads::unknown(3), roster_revision: 0 };
         let host = Arc::new(Host { seat: Mutex::new(ScoringSeat::new(alarm)), snapshot });
         let clock = Arc::new(TestClock::default());
         let settings = Settings {

@@ -1,3 +1,5 @@
+mod observed;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -171,8 +173,12 @@ impl World {
         let name = if fails == 0 { "fake" } else { "flaky" };
         let identity = Identity { name: name.to_owned(), digest: "d1".to_owned(), config: "{}".to_owned() };
         let factory = Arc::new(Factory { identity: Arc::new(identity), heard: self.heard.clone(), fails });
-        let mut staged =
-            Some(Staged { instance: factory.make().expect("never fails"), factory, roster_revision: 0 });
+        let mut staged = Some(Staged {
+            instance: factory.make().expect("never fails"),
+            factory,
+            roster_revision: 0,
+            probation: None,
+        });
         self.balancer.with_seat(&mut |seat| drop(seat.install(staged.take())));
         self
     }

@@ -18,9 +18,11 @@ use super::keep::Keep;
 use super::task::{Entry, Task};
 use crate::artifact::Loaded;
 use crate::breaker;
+use crate::probation::Probation;
 use crate::runtime::Runtime;
-use crate::seat::{Alarm, ScoringHost};
+use crate::seat::{Alarm, Identity, ScoringHost};
 use crate::status::{self, Bindings, Rebind, Reloads, Report, State, Status};
+use crate::tap::Observer;
 use crate::trust::TrustedKeys;
 
 /// Messages waiting for the task; file events beyond that are found by the next look.
@@ -127,6 +129,10 @@ pub(super) struct Shown {
     pub(super) loaded: BTreeMap<String, Arc<Loaded>>,
     /// Called when a version in use or a binding changed.
     pub(super) listeners: Vec<Listener>,
+    /// Those who see decisions.
+    pub(super) observers: Vec<Arc<dyn Observer>>,
+    /// Versions that are new in service.
+    pub(super) probations: Vec<Arc<Probation>>,
 }
 
 /// Told that a version in use or a binding changed; must return at once.
@@ -157,6 +163,8 @@ impl Manager {
             reloads: Reloads::default(),
             loaded: BTreeMap::new(),
             listeners: Vec::new(),
+            observers: Vec::new(),
+            probations: Vec::new(),
         }));
         let manager = Arc::new(Self {
             sender: inbox.sender.clone(),
@@ -280,6 +288,34 @@ impl Manager {
     /// Calls `listener` whenever a version in use or a binding changed.
     pub fn on_change(&self, listener: Listener) {
         self.shown.write().listeners.push(listener);
+    }
+
+    /// Lets an observer see every decision from now on.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        self.change_observers(|observers| observers.push(observer));
+    }
+
+    /// Ends what [`Self::observe`] began with this very observer.
+    pub fn unobserve(&self, observer: &Arc<dyn Observer>) {
+        self.change_observers(|observers| observers.retain(|other| !Arc::ptr_eq(other, observer)));
+    }
+
+    fn change_observers(&self, change: impl FnOnce(&mut Vec<Arc<dyn Observer>>)) {
+        let observers = {
+            let mut shown = self.shown.write();
+            change(&mut shown.observers);
+            shown.observers.clone()
+        };
+        self.host.with_seat(&mut |seat| seat.observe(observers.clone()));
+    }
+
+    pub(crate) fn observers(&self) -> Vec<Arc<dyn Observer>> {
+        self.shown.read().observers.clone()
+    }
+
+    /// Returns the probation of a version, if it is on one.
+    pub(crate) fn probation(&self, identity: &Identity) -> Option<Arc<Probation>> {
+        self.shown.read().probations.iter().find(|probation| probation.is_of(identity)).cloned()
     }
 
     /// Binds roles or groups to other policies until the host restarts, all or nothing. Blocks until they serve.

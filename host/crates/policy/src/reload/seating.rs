@@ -146,7 +146,7 @@ impl Task {
         instance.refresh(&snapshot.loads)?;
         instance.set_deadline(limits.scoring_deadline);
         let roster_revision = snapshot.roster_revision;
-        Ok(Staged { factory: loaded.clone(), instance: Box::new(instance), roster_revision })
+        Ok(Staged { factory: loaded.clone(), instance: Box::new(instance), roster_revision, probation: None })
     }
 
     pub(super) fn breaker(&self) -> Option<breaker::State> {

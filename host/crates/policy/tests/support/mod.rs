@@ -68,7 +68,7 @@ impl Clock for TestClock {
     }
 }
 
-pub(crate) fn roster(len: usize) -> Roster {
+pub(crate) fn roster(len: usize) -> Arc<Roster> {
     let row = |row| Instance {
         id: Arc::from(format!("i{row}")),
         zone: String::new(),
@@ -76,10 +76,10 @@ pub(crate) fn roster(len: usize) -> Roster {
         labels: Vec::new(),
         age_ms: 0,
     };
-    Roster::new((0..len).map(row).collect()).unwrap()
+    Arc::new(Roster::new((0..len).map(row).collect()).unwrap())
 }
 
-pub(crate) fn view<'a>(roster: &'a Roster, loads: &'a Loads) -> View<'a> {
+pub(crate) fn view<'a>(roster: &'a Arc<Roster>, loads: &'a Loads) -> View<'a> {
     View { roster, loads, roster_revision: 1, loads_revision: 1 }
 }
 
