@@ -1,8 +1,9 @@
-//! `cargo xtask languages`: the tools of the languages that policies are written in, and the Rust examples.
+//! `cargo xtask languages`: the tools of the languages that policies are written in, and the examples.
 //!
-//! Invariants: everything but Debian's Rust goes into `target/languages`, versions are those that the templates of
-//! `fulcrum policy new` pin, and a tool that cannot be installed is an error: no test passes without it.
+//! Invariants: everything but Debian's Rust goes into `target/languages`, versions are those that the examples, and so
+//! the projects of `fulcrum policy new`, pin, and a tool that cannot be installed is an error: no test passes without it.
 
+use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,24 +13,68 @@ use anyhow::{Context as _, bail};
 
 use crate::policies::toolchain;
 
-/// Templates with a `requirements.txt`.
+/// Examples with a `requirements.txt`.
 const FROM_PYPI: [&str; 3] = ["python", "go", "c"];
 /// Examples that are Rust packages.
 const RUST_EXAMPLES: [&str; 3] = ["rust", "tenant-aware", "zone-weight-aware"];
+/// Examples of the same small policy, one for each language.
+const SAME_POLICY: [&str; 7] = ["rust", "c", "zig", "assemblyscript", "go", "javascript", "python"];
+
+/// Arguments of `cargo xtask languages`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Builds the same policy in all languages too, into `target/languages/components`, where the bench `languages`
+    /// looks for it
+    #[arg(long)]
+    build: bool,
+}
+
+/// Installs, and builds if it is told to.
+pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<()> {
+    install(root)?;
+    if args.build { build(root) } else { Ok(()) }
+}
 
 /// Installs what the tests of the languages need and is not there yet.
 pub(crate) fn install(root: &Path) -> anyhow::Result<()> {
     // Installs Debian's packages if no Rust here can build for wasm.
     toolchain::find(true)?;
     let folder = root.join("target/languages");
-    let templates = root.join("host/templates");
+    let examples = root.join("examples");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    from_pypi(&folder, &templates)?;
-    from_npm(&folder, &templates)
+    from_pypi(&folder, &examples)?;
+    from_npm(&folder, "npm", &examples.join("javascript"))?;
+    from_npm(&folder, "npm-assemblyscript", &examples.join("assemblyscript"))
 }
 
-fn from_pypi(folder: &Path, templates: &Path) -> anyhow::Result<()> {
-    let lists = FROM_PYPI.map(|language| templates.join(language).join("requirements.txt"));
+/// Builds the same policy in every language, with a host of the development profile.
+fn build(root: &Path) -> anyhow::Result<()> {
+    let languages = root.join("target/languages");
+    let components = languages.join("components");
+    fs::create_dir_all(&components).with_context(|| format!("cannot make {}", components.display()))?;
+    let mut host = Command::new("cargo");
+    call(host.args(["build", "--package", "fulcrum", "--bin", "fulcrum", "--locked"]).current_dir(root))?;
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let tools = ["venv/bin", "npm/node_modules/.bin", "npm-assemblyscript/node_modules/.bin"];
+    let mut path: Vec<PathBuf> = tools.iter().map(|folder| languages.join(folder)).collect();
+    path.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
+    let path = env::join_paths(path).context("the name of a folder cannot be part of a PATH")?;
+    for name in SAME_POLICY {
+        let mut command = Command::new(target.join("debug/fulcrum"));
+        command
+            .args(["policy", "build"])
+            .arg(root.join("examples").join(name))
+            .arg("--out")
+            .arg(components.join(name).with_added_extension("wasm"))
+            .env("PATH", &path)
+            .env("CARGO_TARGET_DIR", languages.join("rust"));
+        call(&mut command)?;
+    }
+    Ok(())
+}
+
+fn from_pypi(folder: &Path, examples: &Path) -> anyhow::Result<()> {
+    let lists = FROM_PYPI.map(|language| examples.join(language).join("requirements.txt"));
     let mut wanted = String::new();
     for list in &lists {
         wanted += &read(list)?;
@@ -39,34 +84,34 @@ fn from_pypi(folder: &Path, templates: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let venv = folder.join("venv");
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+    call(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
     let mut pip = Command::new(venv.join("bin/pip"));
     pip.args(["install", "--quiet", "--disable-pip-version-check"]);
     for list in &lists {
         pip.arg("--requirement").arg(list);
     }
-    run(&mut pip)?;
+    call(&mut pip)?;
     done(&stamp, &wanted)
 }
 
-fn from_npm(folder: &Path, templates: &Path) -> anyhow::Result<()> {
-    let names = ["package.json", "package-lock.json"];
+/// Installs what `source` pins, into the folder `name` in `folder`.
+fn from_npm(folder: &Path, name: &str, source: &Path) -> anyhow::Result<()> {
+    let files = ["package.json", "package-lock.json"];
     let mut texts = Vec::new();
-    for name in names {
-        // The templates name the policy, which npm does not care about.
-        texts.push(read(&templates.join("javascript").join(name))?.replace("{{name}}", "languages"));
+    for file in files {
+        texts.push(read(&source.join(file))?);
     }
-    let (stamp, wanted) = (folder.join("npm.stamp"), texts.concat());
+    let (stamp, wanted) = (folder.join(name).with_added_extension("stamp"), texts.concat());
     if is_done(&stamp, &wanted) {
         return Ok(());
     }
-    let npm = folder.join("npm");
+    let npm = folder.join(name);
     fs::create_dir_all(&npm).with_context(|| format!("cannot make {}", npm.display()))?;
-    for (name, text) in names.iter().zip(texts) {
-        let path = npm.join(name);
+    for (file, text) in files.iter().zip(texts) {
+        let path = npm.join(file);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    run(Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(&npm))?;
+    call(Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(&npm))?;
     done(&stamp, &wanted)
 }
 
@@ -80,7 +125,7 @@ pub(crate) fn check_examples(root: &Path) -> anyhow::Result<()> {
                 .args(args)
                 .current_dir(&folder)
                 .env("CARGO_TARGET_DIR", root.join("target/languages/examples"));
-            run(&mut command)
+            call(&mut command)
         };
         cargo(&["fmt", "--check"])?;
         cargo(&["clippy", "--quiet", "--all-targets", "--locked", "--", "-D", "warnings"])?;
@@ -102,7 +147,7 @@ fn done(stamp: &PathBuf, wanted: &str) -> anyhow::Result<()> {
     fs::write(stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
-fn run(command: &mut Command) -> anyhow::Result<()> {
+fn call(command: &mut Command) -> anyhow::Result<()> {
     let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
     let shown = format!("{} {}", command.get_program().display(), args.join(" "));
     eprintln!("\n=== languages: {shown}");
@@ -128,5 +173,12 @@ mod tests {
             .collect();
         found.sort_unstable();
         assert_eq!(found, RUST_EXAMPLES);
+    }
+
+    #[test]
+    fn zig_is_the_one_that_c_is_compiled_with() {
+        let read = |path: &str| fs::read_to_string(crate::root().join(path)).expect("it is there");
+        // So one installation serves both.
+        assert_eq!(read("examples/zig/requirements.txt"), read("examples/c/requirements.txt"));
     }
 }

@@ -1,19 +1,33 @@
 //! The templates, and how a project is made of them.
 //!
-//! Invariant: every file in `host/templates` and every source of `policies/guest` is in exactly one list here; a test
-//! compares them with the folders.
+//! The scoring project of a language is its example under another name; `host/templates` has the rest: the claiming
+//! projects, and what names its role. Invariant: every file there and every source of `policies/guest` is in exactly
+//! one list here, and the examples are what a project of their name gets; tests compare them with the folders.
 
 use super::super::project::{Language, MARKER, Role};
 
-/// A file: its path from the project's root, and its text with placeholders.
+/// A file: its path from the project's root, and its text with placeholders or the example's name.
 type File = (&'static str, &'static str);
 
-/// Each `"path in the project" = "path in host/templates"`.
+/// Each `"path in the project" = folder / "path in it"`.
 macro_rules! files {
-    ($($path:literal = $source:literal),+ $(,)?) => {
-        &[$(($path, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/templates/", $source)))),+]
+    ($($path:literal = $folder:ident / $source:literal),+ $(,)?) => {
+        &[$(($path, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), folder!($folder), $source)))),+]
     };
 }
+
+/// Where a file comes from: what is the same in an example is taken from there.
+macro_rules! folder {
+    (templates) => {
+        "/templates/"
+    };
+    (examples) => {
+        "/../examples/"
+    };
+}
+
+/// The name of the policy in the examples.
+const EXAMPLE: &str = "near-first";
 
 /// Each path in `policies/guest`, which is that in the copy.
 macro_rules! guest {
@@ -57,8 +71,9 @@ pub(super) fn project(
     let copied = if language == Language::Rust && guest.is_none() { GUEST } else { &[] };
     let manifests = if copied.is_empty() { &[] } else { GUEST_MANIFESTS };
     let fill = |text: &str| {
-        // The build part of the README comes first: it has placeholders too.
+        // The build part of the README comes first: it has placeholders too. A name may contain the example's.
         text.replace("{{build}}", build)
+            .replace(EXAMPLE, "{{name}}")
             .replace("{{guest-note}}", if copied.is_empty() { "" } else { COPY_NOTE })
             .replace("{{guest}}", guest.unwrap_or("vendor/fulcrum-guest"))
             .replace("{{name}}", name)
@@ -83,126 +98,133 @@ const COMMON: &[File] = &[
 ];
 /// In every project of the scoring role.
 const SCORING: &[File] = files![
-    "README.md" = "common/scoring/README.md",
-    "test/cases.jsonl" = "common/scoring/cases.jsonl",
-    "test/config.json" = "common/scoring/config.json",
-    "test/expected.jsonl" = "common/scoring/expected.jsonl",
+    "README.md" = templates / "common/scoring/README.md",
+    "test/cases.jsonl" = examples / "rust/test/cases.jsonl",
+    "test/config.json" = examples / "rust/test/config.json",
+    "test/expected.jsonl" = examples / "rust/test/expected.jsonl",
 ];
 /// In every project of the claiming role.
 const CLAIMING: &[File] = files![
-    "README.md" = "common/claiming/README.md",
-    "test/cases.jsonl" = "common/claiming/cases.jsonl",
-    "test/config.json" = "common/claiming/config.json",
-    "test/expected.jsonl" = "common/claiming/expected.jsonl",
+    "README.md" = templates / "common/claiming/README.md",
+    "test/cases.jsonl" = templates / "common/claiming/cases.jsonl",
+    "test/config.json" = templates / "common/claiming/config.json",
+    "test/expected.jsonl" = templates / "common/claiming/expected.jsonl",
 ];
 
 /// In every project in rust.
 const RUST: &[File] = files![
-    "Cargo.lock" = "rust/Cargo.lock",
-    "Cargo.toml" = "rust/Cargo.toml.in",
-    "build.sh" = "rust/build.sh",
+    "Cargo.lock" = examples / "rust/Cargo.lock",
+    "Cargo.toml" = templates / "rust/Cargo.toml.in",
+    "build.sh" = templates / "rust/build.sh",
 ];
 /// The scoring policy in rust.
-const RUST_SCORING: &[File] =
-    files!["src/lib.rs" = "rust/scoring/lib.rs", "src/schema.json" = "rust/scoring/schema.json",];
+const RUST_SCORING: &[File] = files![
+    "src/lib.rs" = examples / "rust/src/lib.rs",
+    "src/schema.json" = examples / "rust/src/schema.json",
+];
 /// The claiming policy in rust.
-const RUST_CLAIMING: &[File] = files!["src/lib.rs" = "rust/claiming/lib.rs",];
+const RUST_CLAIMING: &[File] = files!["src/lib.rs" = templates / "rust/claiming/lib.rs",];
 /// The build part of the README.
 const RUST_BUILD: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/templates/rust/build.md"));
 
 /// In every project in javascript.
 const JAVASCRIPT: &[File] = files![
-    "build.sh" = "javascript/build.sh",
-    "package-lock.json" = "javascript/package-lock.json",
-    "package.json" = "javascript/package.json",
+    "build.sh" = templates / "javascript/build.sh",
+    "package-lock.json" = examples / "javascript/package-lock.json",
+    "package.json" = examples / "javascript/package.json",
 ];
 /// The scoring policy in javascript.
-const JAVASCRIPT_SCORING: &[File] = files!["policy.js" = "javascript/scoring/policy.js",];
+const JAVASCRIPT_SCORING: &[File] = files!["policy.js" = examples / "javascript/policy.js",];
 /// The claiming policy in javascript.
-const JAVASCRIPT_CLAIMING: &[File] = files!["policy.js" = "javascript/claiming/policy.js",];
+const JAVASCRIPT_CLAIMING: &[File] = files!["policy.js" = templates / "javascript/claiming/policy.js",];
 /// The build part of the README.
 const JAVASCRIPT_BUILD: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/templates/javascript/build.md"));
 
 /// In every project in python.
-const PYTHON: &[File] =
-    files!["build.sh" = "python/build.sh", "requirements.txt" = "python/requirements.txt",];
+const PYTHON: &[File] = files![
+    "build.sh" = templates / "python/build.sh",
+    "requirements.txt" = examples / "python/requirements.txt",
+];
 /// The scoring policy in python.
-const PYTHON_SCORING: &[File] = files!["src/app.py" = "python/scoring/app.py",];
+const PYTHON_SCORING: &[File] = files!["src/app.py" = examples / "python/src/app.py",];
 /// The claiming policy in python.
-const PYTHON_CLAIMING: &[File] = files!["src/app.py" = "python/claiming/app.py",];
+const PYTHON_CLAIMING: &[File] = files!["src/app.py" = templates / "python/claiming/app.py",];
 /// The build part of the README.
 const PYTHON_BUILD: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/templates/python/build.md"));
 
 /// In every project in go.
 const GO: &[File] = files![
-    "build.sh" = "go/build.sh",
-    "go.mod" = "go/go.mod.in",
-    "pkg/LICENSE" = "go/pkg/LICENSE",
-    "pkg/README.md" = "go/pkg/README.md",
-    "pkg/go.mod" = "go/pkg/go.mod",
-    "pkg/wit/runtime/empty.s" = "go/pkg/wit/runtime/empty.s",
-    "pkg/wit/runtime/runtime.go" = "go/pkg/wit/runtime/runtime.go",
-    "pkg/wit/types/option.go" = "go/pkg/wit/types/option.go",
-    "pkg/wit/types/result.go" = "go/pkg/wit/types/result.go",
-    "pkg/wit/types/tuple.go" = "go/pkg/wit/types/tuple.go",
-    "pkg/wit/types/unit.go" = "go/pkg/wit/types/unit.go",
-    "requirements.txt" = "go/requirements.txt",
+    "build.sh" = templates / "go/build.sh",
+    "go.mod" = examples / "go/go.mod",
+    "pkg/LICENSE" = examples / "go/pkg/LICENSE",
+    "pkg/README.md" = examples / "go/pkg/README.md",
+    "pkg/go.mod" = examples / "go/pkg/go.mod",
+    "pkg/wit/runtime/empty.s" = examples / "go/pkg/wit/runtime/empty.s",
+    "pkg/wit/runtime/runtime.go" = examples / "go/pkg/wit/runtime/runtime.go",
+    "pkg/wit/types/option.go" = examples / "go/pkg/wit/types/option.go",
+    "pkg/wit/types/result.go" = examples / "go/pkg/wit/types/result.go",
+    "pkg/wit/types/tuple.go" = examples / "go/pkg/wit/types/tuple.go",
+    "pkg/wit/types/unit.go" = examples / "go/pkg/wit/types/unit.go",
+    "requirements.txt" = examples / "go/requirements.txt",
 ];
 /// The scoring policy in go.
 const GO_SCORING: &[File] = files![
     "gen/export_fulcrum_policy_lifecycle/shell.go" =
-        "go/scoring/gen/export_fulcrum_policy_lifecycle/shell.go",
-    "gen/export_fulcrum_policy_scoring/shell.go" = "go/scoring/gen/export_fulcrum_policy_scoring/shell.go",
-    "gen/fulcrum_policy_host/empty.s" = "go/scoring/gen/fulcrum_policy_host/empty.s",
-    "gen/fulcrum_policy_host/wit_bindings.go" = "go/scoring/gen/fulcrum_policy_host/wit_bindings.go",
-    "gen/fulcrum_policy_lifecycle/empty.s" = "go/scoring/gen/fulcrum_policy_lifecycle/empty.s",
+        examples / "go/gen/export_fulcrum_policy_lifecycle/shell.go",
+    "gen/export_fulcrum_policy_scoring/shell.go" = examples / "go/gen/export_fulcrum_policy_scoring/shell.go",
+    "gen/fulcrum_policy_host/empty.s" = examples / "go/gen/fulcrum_policy_host/empty.s",
+    "gen/fulcrum_policy_host/wit_bindings.go" = examples / "go/gen/fulcrum_policy_host/wit_bindings.go",
+    "gen/fulcrum_policy_lifecycle/empty.s" = examples / "go/gen/fulcrum_policy_lifecycle/empty.s",
     "gen/fulcrum_policy_lifecycle/wit_bindings.go" =
-        "go/scoring/gen/fulcrum_policy_lifecycle/wit_bindings.go",
-    "gen/fulcrum_policy_scoring/empty.s" = "go/scoring/gen/fulcrum_policy_scoring/empty.s",
-    "gen/fulcrum_policy_scoring/wit_bindings.go" = "go/scoring/gen/fulcrum_policy_scoring/wit_bindings.go",
-    "gen/wit_exports.go" = "go/scoring/gen/wit_exports.go",
-    "rule/rule.go" = "go/scoring/rule/rule.go",
+        examples / "go/gen/fulcrum_policy_lifecycle/wit_bindings.go",
+    "gen/fulcrum_policy_scoring/empty.s" = examples / "go/gen/fulcrum_policy_scoring/empty.s",
+    "gen/fulcrum_policy_scoring/wit_bindings.go" = examples / "go/gen/fulcrum_policy_scoring/wit_bindings.go",
+    "gen/wit_exports.go" = examples / "go/gen/wit_exports.go",
+    "rule/rule.go" = examples / "go/rule/rule.go",
 ];
 /// The claiming policy in go.
 const GO_CLAIMING: &[File] = files![
-    "gen/export_fulcrum_policy_claiming/shell.go" = "go/claiming/gen/export_fulcrum_policy_claiming/shell.go",
+    "gen/export_fulcrum_policy_claiming/shell.go" =
+        templates / "go/claiming/gen/export_fulcrum_policy_claiming/shell.go",
     "gen/export_fulcrum_policy_lifecycle/shell.go" =
-        "go/claiming/gen/export_fulcrum_policy_lifecycle/shell.go",
-    "gen/fulcrum_policy_claiming/empty.s" = "go/claiming/gen/fulcrum_policy_claiming/empty.s",
-    "gen/fulcrum_policy_claiming/wit_bindings.go" = "go/claiming/gen/fulcrum_policy_claiming/wit_bindings.go",
-    "gen/fulcrum_policy_host/empty.s" = "go/claiming/gen/fulcrum_policy_host/empty.s",
-    "gen/fulcrum_policy_host/wit_bindings.go" = "go/claiming/gen/fulcrum_policy_host/wit_bindings.go",
-    "gen/fulcrum_policy_lifecycle/empty.s" = "go/claiming/gen/fulcrum_policy_lifecycle/empty.s",
+        examples / "go/gen/export_fulcrum_policy_lifecycle/shell.go",
+    "gen/fulcrum_policy_claiming/empty.s" = templates / "go/claiming/gen/fulcrum_policy_claiming/empty.s",
+    "gen/fulcrum_policy_claiming/wit_bindings.go" =
+        templates / "go/claiming/gen/fulcrum_policy_claiming/wit_bindings.go",
+    "gen/fulcrum_policy_host/empty.s" = examples / "go/gen/fulcrum_policy_host/empty.s",
+    "gen/fulcrum_policy_host/wit_bindings.go" = examples / "go/gen/fulcrum_policy_host/wit_bindings.go",
+    "gen/fulcrum_policy_lifecycle/empty.s" = examples / "go/gen/fulcrum_policy_lifecycle/empty.s",
     "gen/fulcrum_policy_lifecycle/wit_bindings.go" =
-        "go/claiming/gen/fulcrum_policy_lifecycle/wit_bindings.go",
-    "gen/wit_exports.go" = "go/claiming/gen/wit_exports.go",
-    "rule/rule.go" = "go/claiming/rule/rule.go",
+        examples / "go/gen/fulcrum_policy_lifecycle/wit_bindings.go",
+    "gen/wit_exports.go" = templates / "go/claiming/gen/wit_exports.go",
+    "rule/rule.go" = templates / "go/claiming/rule/rule.go",
 ];
 /// The build part of the README.
 const GO_BUILD: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/templates/go/build.md"));
 
 /// In every project in c.
-const C: &[File] = files!["build.sh" = "c/build.sh", "requirements.txt" = "c/requirements.txt",];
+const C: &[File] =
+    files!["build.sh" = templates / "c/build.sh", "requirements.txt" = examples / "c/requirements.txt",];
 /// The scoring policy in c.
 const C_SCORING: &[File] = files![
-    "gen/scoring_policy.c" = "c/scoring/gen/scoring_policy.c",
-    "gen/scoring_policy.h" = "c/scoring/gen/scoring_policy.h",
-    "policy.c" = "c/scoring/policy.c",
+    "gen/scoring_policy.c" = examples / "c/gen/scoring_policy.c",
+    "gen/scoring_policy.h" = examples / "c/gen/scoring_policy.h",
+    "policy.c" = examples / "c/policy.c",
 ];
 /// The claiming policy in c.
 const C_CLAIMING: &[File] = files![
-    "gen/claiming_policy.c" = "c/claiming/gen/claiming_policy.c",
-    "gen/claiming_policy.h" = "c/claiming/gen/claiming_policy.h",
-    "policy.c" = "c/claiming/policy.c",
+    "gen/claiming_policy.c" = templates / "c/claiming/gen/claiming_policy.c",
+    "gen/claiming_policy.h" = templates / "c/claiming/gen/claiming_policy.h",
+    "policy.c" = templates / "c/claiming/policy.c",
 ];
 /// The build part of the README.
 const C_BUILD: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/templates/c/build.md"));
 
 /// The manifests of the copied guest package: those in `policies/guest` belong to a workspace.
 const GUEST_MANIFESTS: &[File] = files![
-    "vendor/fulcrum-guest/Cargo.toml" = "rust/guest.Cargo.toml.in",
-    "vendor/fulcrum-guest/claiming-bindings/Cargo.toml" = "rust/bindings.Cargo.toml.in",
+    "vendor/fulcrum-guest/Cargo.toml" = templates / "rust/guest.Cargo.toml.in",
+    "vendor/fulcrum-guest/claiming-bindings/Cargo.toml" = templates / "rust/bindings.Cargo.toml.in",
 ];
 /// Its sources, as they are.
 const GUEST: &[File] = guest![

@@ -68,7 +68,6 @@ fn every_template_and_every_guest_source_is_used() {
     for (path, text) in &there {
         assert!(used.contains(&text.as_str()), "no project gets {path}");
     }
-    assert_eq!(there.len(), used.len(), "every file is in one list");
 
     let sources = files_in(&root().join("policies/guest"));
     let sources = sources.into_iter().filter(|(path, _)| path.ends_with(".rs"));
@@ -125,8 +124,7 @@ fn the_examples_are_what_the_templates_make() {
         let there = files_in(&root().join("examples").join(language.to_string()));
         let flag = guest.map(|guest| format!(" --guest {guest}")).unwrap_or_default();
         let todo = format!(
-            "remove examples/{language} and run `fulcrum policy new near-first --lang {language} --dir \
-             examples/{language}{flag}`"
+            "see what `fulcrum policy new near-first --lang {language} --dir DIR{flag}` makes, and host/templates"
         );
         let paths: Vec<_> = made.iter().map(|(path, _)| *path).collect();
         assert_eq!(there.keys().collect::<Vec<_>>(), paths, "{todo}");
