@@ -78,6 +78,7 @@ pub struct Services {
 /// Whether a host is on its way out.
 #[derive(Debug, Default)]
 pub struct Lifecycle {
+    is_leaving: AtomicBool,
     is_draining: AtomicBool,
     stop: Notify,
     /// Connections that live on after their request, which the server does not wait for.
@@ -95,6 +96,16 @@ impl Drop for Outliving {
 }
 
 impl Lifecycle {
+    /// Says whether the host wants no new traffic; it takes what comes until it drains.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
+    }
+
+    fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+    }
+
     /// Says whether the host takes no new work any more.
     #[must_use]
     pub fn is_draining(&self) -> bool {
@@ -138,6 +149,7 @@ pub struct Running {
     addr: SocketAddr,
     services: Services,
     store: Arc<SqliteStore>,
+    drain_notice: Duration,
     drain: Duration,
     server: JoinHandle<()>,
     tasks: Tasks,
@@ -187,8 +199,9 @@ impl App {
         };
         let server = tokio::spawn(connections::serve(listener, router, limits, lifecycle));
         tracing::info!(%addr, policies_dir = %config.policies_dir().display(), "host is ready");
+        let drain_notice = Duration::from_millis(config.host.drain_notice_ms);
         let drain = Duration::from_millis(config.host.drain_ms);
-        Ok(Running { addr, services, store, drain, server, tasks })
+        Ok(Running { addr, services, store, drain_notice, drain, server, tasks })
     }
 }
 
@@ -219,8 +232,15 @@ impl Running {
         }
     }
 
-    /// Drains and stops: running requests get the configured time to finish.
+    /// Gives notice, drains and stops: whoever sends traffic gets the configured time to see that it should not, and
+    /// running requests the configured time to finish.
     pub async fn stop(mut self) {
+        self.services.lifecycle.leave();
+        self.services.balancer.retire();
+        if !self.drain_notice.is_zero() {
+            tracing::info!(drain_notice_ms = self.drain_notice.as_millis(), "host is about to drain");
+            tokio::time::sleep(self.drain_notice).await;
+        }
         tracing::info!(drain_ms = self.drain.as_millis(), "host is draining");
         self.services.lifecycle.drain();
         // No chunk can come in any more: agents find the door closed.
@@ -467,7 +487,7 @@ impl Beat {
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            if services.lifecycle.is_draining() {
+            if services.lifecycle.is_leaving() {
                 return;
             }
             self.measure(services.clock.nanos());

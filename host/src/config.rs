@@ -106,6 +106,9 @@ tree! {
         policies_dir: Option<PathBuf> = None;
         /// Largest request body, in bytes.
         body_bytes_max: u64 = 1024 * 1024;
+        /// Time `/readyz` says 503 before the host takes no more connections, once it is told to stop, in milliseconds:
+        /// as long as a load balancer in front takes to notice.
+        drain_notice_ms: u64 = 0;
         /// Time running requests get to finish once the host is told to stop, in milliseconds.
         drain_ms: u64 = 10_000;
         /// Most connections at once; more wait to be taken in.

@@ -197,3 +197,26 @@ fn a_host_does_not_wait_longer_than_it_may() {
         assert!(process.log().contains("cut off"), "{}", process.log());
     });
 }
+
+#[test]
+fn a_host_that_gives_notice_serves_until_it_drains() {
+    run(async {
+        let process =
+            &mut Process::serve(&["--set", "drain_notice_ms=3000", "--advertise", "127.0.0.1:0"]).await;
+        assert_eq!(process.get("/readyz").await.status, 200);
+        assert_eq!(process.get("/instances").await.ok().as_array().map(Vec::len), Some(1));
+        process.signal("TERM");
+        // Each request comes on a connection of its own: the first that is taken in on notice says so.
+        let api = process.another();
+        eventually("it says that it leaves", SOON, async || {
+            let fresh = api.another();
+            (fresh.get("/readyz").await.status == 503).then_some(())
+        })
+        .await;
+        let fresh = api.another();
+        assert_eq!(fresh.get("/healthz").await.status, 200);
+        assert_eq!(fresh.get("/instances").await.ok(), json!([]), "its own row is out of the roster");
+        assert_eq!(fresh.post("/events/publish?topic=t", &event("late")).await.status, 202);
+        assert_eq!(process.ended().await, Some(0), "{}", process.log());
+    });
+}

@@ -15,6 +15,7 @@ pub(super) fn broken(config: &Config) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let ranges = [
         ("body_bytes_max", host.body_bytes_max, 1024, 1 << 30),
+        ("drain_notice_ms", host.drain_notice_ms, 0, 600_000),
         ("drain_ms", host.drain_ms, 0, 600_000),
         ("connections_max", host.connections_max, 10, 1_000_000),
         ("header_timeout_ms", host.header_timeout_ms, 100, 3_600_000),

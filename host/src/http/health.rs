@@ -19,7 +19,7 @@ async fn healthz() -> Response {
 
 async fn readyz(State(services): State<Services>) -> Response {
     // The host listens only when its policies have been read, so there is no "not yet" here.
-    if services.lifecycle.is_draining() {
+    if services.lifecycle.is_leaving() {
         (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "draining" }))).into_response()
     } else {
         Json(json!({ "status": "ready" })).into_response()
