@@ -32,7 +32,7 @@ async fn measure() {
     }
     once(server.addr, "PUT", "/instances/a", r#"{"address":"10.0.0.1:1"}"#).await;
     for policy in embedded::policies() {
-        if !until_in_use(&server, policy.name).await.contains(r#""scoring""#) {
+        if !server.until_in_use(policy.name).await["roles"].to_string().contains(r#""scoring""#) {
             continue;
         }
         once(server.addr, "PUT", "/admin/bindings", &format!(r#"{{"scoring":"{}"}}"#, policy.name)).await;
@@ -54,18 +54,4 @@ fn memory(server: &Server) -> String {
         mib("RssFile"),
         mib("VmHWM")
     )
-}
-
-/// Waits until the file of that name is in use; returns which roles it has, as JSON.
-async fn until_in_use(server: &Server, name: &str) -> String {
-    let begun = Instant::now();
-    loop {
-        let (_, body) = once(server.addr, "GET", &format!("/admin/policies/{name}"), "").await;
-        if body.contains(r#""source":"file""#) {
-            let status: serde_json::Value = serde_json::from_str(&body).expect("a status is JSON");
-            return status["roles"].to_string();
-        }
-        assert!(begun.elapsed() < Duration::from_secs(120), "{name} is not in use: {body}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

@@ -5,8 +5,16 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
+use fulcrum::config::Wasi;
+use fulcrum_core::scoring::{Instance, Load, Loads, Proposal, Request, Roster};
+use fulcrum_core::seed;
+use fulcrum_guest::Scoring as _;
+use fulcrum_policy::runtime::Options;
+use fulcrum_policy::seat::{ScoringFactory as _, ScoringPolicy};
+use fulcrum_policy::{Artifact, Limits, Runtime};
 use serde_json::{Value, json};
 
 use crate::groups::{topic, view};
@@ -29,10 +37,13 @@ fn path_of_tools() -> OsString {
         "venv/bin/go",
         "venv/bin/python-zig",
         "npm/node_modules/.bin/componentize-qjs",
+        "npm-assemblyscript/node_modules/.bin/asc",
     ] {
         assert!(tools.join(file).exists(), "target/languages/{file} is missing: run `cargo xtask languages`");
     }
-    let mut folders = vec![tools.join("venv/bin"), tools.join("npm/node_modules/.bin")];
+    let mut folders = ["venv/bin", "npm/node_modules/.bin", "npm-assemblyscript/node_modules/.bin"]
+        .map(|at| tools.join(at))
+        .to_vec();
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     std::env::join_paths(folders).expect("a path of folders")
 }
@@ -266,6 +277,236 @@ fn the_rust_examples_decide_in_a_host() {
         .await;
         assert_eq!(view(&host, "g").await["lastCycle"]["policy"], "zone-weight-aware");
         host.stop().await;
+    });
+}
+
+/// Loads a component; what is compared are answers, not how busy this machine is.
+fn instance_of(component: &[u8], wasi: bool) -> Box<dyn ScoringPolicy> {
+    let limits = Limits { scoring_deadline: Duration::from_secs(10), ..Limits::default() };
+    let runtime = Runtime::with(limits, Options { wasi, ..Options::default() }).unwrap();
+    let config = serde_json::from_str(PREFERENCE).unwrap();
+    Artifact::load(&runtime, component).unwrap().configured("mine", config).unwrap().make().unwrap()
+}
+
+/// A world of so many rows, some of them not to be chosen.
+fn world(rows: u32) -> (Vec<Instance>, Loads) {
+    let row = |row: u32| Instance {
+        id: Arc::from(format!("ü{row:04}")),
+        zone: ["", "z1", "z2"][row as usize % 3].to_owned(),
+        capacity: [1.0, 2.0, 0.5][row as usize / 3 % 3],
+        labels: vec![("tier".to_owned(), "gold".to_owned())],
+        age_ms: 1,
+    };
+    let mut loads = Loads::unknown(rows as usize);
+    for row in (0..rows).filter(|row| row % 7 != 0) {
+        let sessions = (seed::mix(u64::from(row)) % 50) as u32;
+        loads.set(row as usize, Some(Load { sessions, ..Load::default() }));
+        loads.flags[row as usize] |= if row % 5 == 4 { 2 } else { 0 };
+    }
+    ((0..rows).map(row).collect(), loads)
+}
+
+/// Rows that no request may choose.
+const AVOID: &[u32] = &[1, 3];
+
+fn show(instance: &mut dyn ScoringPolicy, rows: u32) {
+    let (rows, loads) = world(rows);
+    instance.roster(&Roster::new(rows).unwrap()).unwrap();
+    instance.refresh(&loads).unwrap();
+}
+
+/// Asks so many times, each answer committed with the next request.
+fn ask(instance: &mut dyn ScoringPolicy, times: u64) -> Vec<Proposal> {
+    let mut picks: Vec<Proposal> = Vec::new();
+    for number in 0..times {
+        let request = Request {
+            client_id: "größter",
+            avoid: AVOID,
+            now_ms: 1_800_000_000_000 + number,
+            seed: seed::mix(number),
+            ..Request::default()
+        };
+        let committed: Vec<u32> = picks.last().map(|pick| pick.row).into_iter().collect();
+        picks.push(instance.recommend(&request, &committed).unwrap());
+    }
+    picks
+}
+
+/// What the Rust example's own code answers in the same world.
+fn natively(rows: u32, times: u64) -> Vec<Proposal> {
+    let mut policy = near_first::Policy::configure(PREFERENCE).unwrap();
+    let (rows, loads) = world(rows);
+    let row = |row: Instance| fulcrum_guest::Row {
+        id: row.id.to_string(),
+        zone: row.zone,
+        capacity: row.capacity,
+        labels: row.labels,
+        age_ms: row.age_ms,
+    };
+    policy.roster(rows.into_iter().map(row).collect()).unwrap();
+    let Loads { sessions, inflow, outflow, cpu, heartbeat_age_ms, pending, flags } = loads;
+    policy
+        .refresh(fulcrum_guest::Loads { sessions, inflow, outflow, cpu, heartbeat_age_ms, pending, flags })
+        .unwrap();
+    let mut picks: Vec<Proposal> = Vec::new();
+    for _ in 0..times {
+        let committed: Vec<u32> = picks.last().map(|pick| pick.row).into_iter().collect();
+        let request = fulcrum_guest::Request {
+            committed: &committed,
+            avoid: AVOID,
+            ..fulcrum_guest::Request::default()
+        };
+        let found = policy.recommend(&request).unwrap();
+        picks.push(Proposal { row: found.row, score: found.score });
+    }
+    picks
+}
+
+#[test]
+fn policies_with_an_interface_written_by_hand_decide_in_a_host() {
+    run(async {
+        let out = tempfile::tempdir().unwrap();
+        let build = async |name: &str| {
+            let folder = root().join("examples").join(name);
+            for file in ["test.sh", "test/cases.jsonl", "test/config.json", "test/expected.jsonl"] {
+                let read = |folder: &Path| std::fs::read_to_string(folder.join(file)).unwrap();
+                assert_eq!(read(&folder), read(&root().join("examples/c")), "{name}/{file}");
+            }
+            build(&folder, &out.path().join(name)).await
+        };
+        let [of_zig, of_assemblyscript] = [build("zig").await, build("assemblyscript").await];
+        for (name, component) in [("zig", &of_zig), ("assemblyscript", &of_assemblyscript)] {
+            let host = Host::with(|config| config.policy.scoring = name.to_owned()).await;
+            host.policies().put(&format!("{name}.json"), PREFERENCE.as_bytes());
+            host.policies().put(&format!("{name}.wasm"), component);
+            host.until_in_use(name, &digest(component)).await;
+            for (id, zone, sessions) in [("a", "z1", 0), ("b", "z2", 3)] {
+                let body = json!({ "address": format!("{id}.test:1"), "zone": zone,
+                    "activeSessions": sessions, "inflowBytesPerSec": 0, "outflowBytesPerSec": 0, "cpuLoad": 0 });
+                host.put(&format!("/instances/{id}"), &body).await.ok();
+            }
+            let answer = host.recommend("clientId=c&explain=1").await;
+            let found = (&answer["policy"], &answer["instanceId"], answer["score"].as_f64());
+            assert_eq!(found, (&json!(name), &json!("b"), Some(3.0)), "{answer}");
+            assert!(answer.to_string().contains("far"), "its own terms: {answer}");
+            assert_eq!(host.policy(name).await["lastFailure"], Value::Null);
+            host.stop().await;
+
+            // What is written by hand frees by hand.
+            let mut instance = instance_of(component, false);
+            let mut live = |rounds: u32| {
+                for round in 0..rounds {
+                    show(&mut *instance, 30 + round % 3 * 35);
+                    ask(&mut *instance, 5);
+                    let request = Request { client_id: "c", seed: 1, now_ms: 1, ..Request::default() };
+                    assert!(instance.explain(&request, &[]).unwrap().is_some());
+                }
+                instance.memory_bytes()
+            };
+            let early = live(100);
+            assert_eq!(live(1000), early, "{name} grows");
+        }
+        for component in [of_zig, of_assemblyscript] {
+            let mut instance = instance_of(&component, false);
+            show(&mut *instance, 100);
+            assert_eq!(ask(&mut *instance, 300), natively(100, 300));
+        }
+    });
+}
+
+/// Makes a project import WASI: takes the flag that stubs it, which follows `before`, out of its script, and edits one
+/// of its sources.
+fn with_wasi(project: &Project, before: &str, source: &str, edits: &[(&str, &str)]) {
+    let edit = |file: &str, from: &str, to: &str| {
+        let path = project.dir().join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{from:?} is in {file}");
+        std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+    };
+    edit("build.sh", &format!("{before} --stub-wasi"), before);
+    for (from, to) in edits {
+        edit(source, from, to);
+    }
+}
+
+/// Runs a project's script alone: `fulcrum policy build` would refuse what imports WASI.
+async fn script(project: &Project) -> Vec<u8> {
+    let mut script = tokio::process::Command::new(project.dir().join("build.sh"));
+    end(script.env("PATH", path_of_tools())).await.ok();
+    std::fs::read(project.dir().join(format!("build/{}.wasm", project.name))).unwrap()
+}
+
+#[test]
+fn a_javascript_policy_that_imports_wasi_answers_as_without() {
+    run(async {
+        let project = Project::make("fresh-wasi", "javascript", "scoring").await;
+        let without = script(&project).await;
+        // It costs nothing to be late: the clock shows the time that the decision is told.
+        let clock = "takeIn(request.committed);\n    const late = Date.now() - Number(request.nowMs);";
+        let late = [
+            ("takeIn(request.committed);", clock),
+            ("const score = near(row) + far(row);", "const score = near(row) + far(row) + late;"),
+        ];
+        with_wasi(&project, "--sync", "policy.js", &late);
+        let with = script(&project).await;
+        for (wasi, is_served) in [(Wasi::Off, false), (Wasi::Compat, true)] {
+            let host = Host::with(|config| {
+                config.policy.scoring = "mine".to_owned();
+                config.policy.wasi = wasi;
+            })
+            .await;
+            host.beat("a", 0).await;
+            host.policies().put("mine.wasm", &with);
+            if is_served {
+                host.until_in_use("mine", &digest(&with)).await;
+                let answer = host.recommend("").await;
+                let found = (&answer["policy"], answer["score"].as_f64());
+                assert_eq!(found, (&json!("mine"), Some(0.0)), "{answer}");
+            } else {
+                let status = host.until_refused("mine", "imports").await;
+                let message = status["problem"]["message"].as_str().unwrap();
+                for word in ["wasi:clocks/wall-clock@0.2.", "policy.wasi = \"compat\""] {
+                    assert!(message.contains(word), "{word:?} is not in {message}");
+                }
+                assert_eq!(host.recommend("").await["policy"], "p2c");
+            }
+            host.stop().await;
+        }
+
+        for (component, wasi) in [(&without, false), (&with, true)] {
+            let mut instance = instance_of(component, wasi);
+            show(&mut *instance, 100);
+            assert_eq!(ask(&mut *instance, 300), natively(100, 300), "with WASI: {wasi}");
+        }
+    });
+}
+
+#[test]
+fn a_python_policy_finds_an_empty_wasi() {
+    run(async {
+        let project = Project::make("fresh-empty", "python", "scoring").await;
+        let world = r#"POLICY.take_in(request.committed)
+        late = time.time_ns() // 1_000_000 - request.now_ms
+        time.sleep(3600)
+        print("asked by", request.client_id)
+        assert len(os.urandom(8)) == 8 and not os.environ
+        try:
+            os.listdir("/")
+            late += 1
+        except OSError:
+            pass
+        best = None
+"#;
+        let edits = [
+            ("import json\n", "import json\nimport os\nimport time\n"),
+            ("POLICY.take_in(request.committed)\n        best = None\n", world),
+            ("POLICY.near(row) + POLICY.fars[row]\n", "POLICY.near(row) + POLICY.fars[row] + late\n"),
+        ];
+        with_wasi(&project, "componentize", "src/app.py", &edits);
+        let component = script(&project).await;
+        let mut instance = instance_of(&component, true);
+        show(&mut *instance, 30);
+        assert_eq!(ask(&mut *instance, 20), natively(30, 20));
     });
 }
 

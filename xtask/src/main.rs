@@ -17,7 +17,7 @@ enum Command {
     /// Builds the default policies into `policies/prebuilt/`, or checks what is there.
     Policies(policies::Args),
     /// Installs the tools of the languages that policies are written in, into `target/languages`.
-    Languages,
+    Languages(languages::Args),
     /// The released contract, formatting, lints, docs, prebuilt policies: everything but the tests.
     Check,
     /// Everything that must pass: the checks and all tests.
@@ -27,7 +27,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Policies(args) => policies::run(&root(), &args),
-        Command::Languages => languages::install(&root()),
+        Command::Languages(args) => languages::run(&root(), &args),
         Command::Check => test::check(&root()),
         Command::Test => test::test(&root()),
     }

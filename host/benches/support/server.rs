@@ -4,6 +4,9 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::http::once;
 
 /// A server process; it ends with this value.
 pub(crate) struct Server {
@@ -31,6 +34,19 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.addr)
+    }
+
+    /// Waits until the file of that name is in use; returns its status.
+    pub(crate) async fn until_in_use(&self, name: &str) -> serde_json::Value {
+        let begun = Instant::now();
+        loop {
+            let (_, body) = once(self.addr, "GET", &format!("/admin/policies/{name}"), "").await;
+            if body.contains(r#""source":"file""#) {
+                return serde_json::from_str(&body).expect("a status is JSON");
+            }
+            assert!(begun.elapsed() < Duration::from_secs(120), "{name} is not in use: {body}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Returns a line of `/proc/PID/status` in KiB.

@@ -32,11 +32,6 @@ impl WasmScoring {
     pub(crate) fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
-
-    /// Returns the memory in use, in bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.cell.memory_bytes()
-    }
 }
 
 impl ScoringPolicy for WasmScoring {
@@ -102,6 +97,10 @@ impl ScoringPolicy for WasmScoring {
 
     fn is_worn(&self) -> bool {
         self.calls >= WORN_CALLS_MIN && self.cell.is_nearly_full()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.cell.memory_bytes()
     }
 }
 

@@ -54,6 +54,10 @@ pub trait ScoringPolicy: Send {
     fn is_worn(&self) -> bool {
         false
     }
+    /// Returns the linear memory of the instance in bytes; 0 for one that has none of its own.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// Makes instances of one policy version.

@@ -30,7 +30,10 @@ pub(in crate::cli) struct Build {
 impl Build {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let project = Project::read(&self.dir)?;
-        let tools = tools::find(project.language, &self.dir)?;
+        let tools = match project.language {
+            Some(language) => tools::find(language, &self.dir)?,
+            None => tools::Environment::default(),
+        };
         let built = self.dir.join(project.output());
         // What an earlier build left must not pass for this one's.
         match fs::remove_file(&built) {

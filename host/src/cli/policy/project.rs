@@ -68,8 +68,8 @@ impl fmt::Display for Role {
 pub(super) struct Project {
     /// The policy's name, by the rule of [`check_name`].
     pub(super) name: String,
-    /// What it is written in.
-    pub(super) language: Language,
+    /// What it is written in; `None` is another language, whose tools its build.sh finds by itself.
+    pub(super) language: Option<Language>,
     /// The question its policy answers; for people.
     #[allow(dead_code, reason = "read so that the file is checked as a whole")]
     pub(super) role: Role,
@@ -139,8 +139,9 @@ mod tests {
             Project::read(folder.path()).map_err(|error| format!("{error:#}"))
         };
         let good = "name = \"a\"\nlanguage = \"go\"\nrole = \"claiming\"\n";
-        let project = Project { name: "a".to_owned(), language: Language::Go, role: Role::Claiming };
-        assert_eq!(read(good), Ok(project));
+        let project = |language| Project { name: "a".to_owned(), language, role: Role::Claiming };
+        assert_eq!(read(good), Ok(project(Some(Language::Go))));
+        assert_eq!(read("name = \"a\"\nrole = \"claiming\"\n"), Ok(project(None)));
         for (text, words) in [
             ("", "missing field `name`"),
             ("name = \"a\"\nlanguage = \"cobol\"\nrole = \"scoring\"\n", "unknown variant `cobol`"),

@@ -14,7 +14,7 @@ fn root() -> PathBuf {
 
 /// Returns the files in a folder by their path in it, with what they contain. What a build leaves is left out.
 fn files_in(folder: &Path) -> BTreeMap<String, String> {
-    const LEFT_BY_BUILDS: [&str; 4] = ["build", "target", "node_modules", ".venv"];
+    const LEFT_BY_BUILDS: [&str; 5] = ["build", "target", "node_modules", ".venv", "__pycache__"];
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
