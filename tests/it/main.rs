@@ -33,3 +33,4 @@ mod swap;
 mod turns;
 mod vectors;
 mod wasi;
+mod why;

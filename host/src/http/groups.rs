@@ -5,9 +5,11 @@ mod messages;
 mod partitions;
 mod spec;
 mod view;
+mod why;
 
 use axum::Router;
-use axum::extract::rejection::PathRejection;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -21,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::error::Error;
-use super::extract::Json;
-use super::instances::{Fields, invalid, parameter};
+use super::extract::{self, Json, Query};
+use super::instances::{Fields, flag, invalid, parameter};
 use super::{Result, admin, store};
 use crate::app::Services;
 
@@ -117,8 +119,13 @@ async fn list(State(services): State<Services>) -> Json<Vec<Value>> {
     Json(groups)
 }
 
-async fn show(State(services): State<Services>, name: Name) -> Result<Response> {
+async fn show(
+    State(services): State<Services>,
+    name: Name,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<Response> {
     let name = parameter(name)?;
+    let explains = flag(&query, "explain")?;
     if services.kinds.of(&name) == Some(Kind::Messages) {
         return Ok(Json(messages::show(&services, &name).await).into_response());
     }
@@ -128,7 +135,8 @@ async fn show(State(services): State<Services>, name: Name) -> Result<Response> 
     let version = admin::blocking(move || planner.version(&group, &wish)).await?;
     let ends = view::ends(&services, &view).await;
     let bound = view.spec.policy.clone().unwrap_or_else(|| services.policies.claiming_of(&view.group));
-    Ok(Json(view::GroupBody::new(view, &ends, bound, &version, services.clock.now())).into_response())
+    let body = view::GroupBody::new(view, &ends, bound, &version, explains, services.clock.now());
+    Ok(Json(body).into_response())
 }
 
 async fn configure(
@@ -167,10 +175,25 @@ async fn delete(State(services): State<Services>, name: Name) -> Result<Json<Val
     Ok(Json(json!({ "group": group, "status": "deleted" })))
 }
 
-async fn rebalance(State(services): State<Services>, name: Name) -> Result<Json<Value>> {
+async fn rebalance(
+    State(services): State<Services>,
+    name: Name,
+    body: std::result::Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>> {
     let group = parameter(name)?;
+    expect_nothing(&body.map_err(|error| extract::bytes_error(&error))?)?;
     services.groups.rebalance(&group).await?;
     Ok(Json(json!({ "group": group, "status": "requested" })))
+}
+
+/// Refuses a body that asks for something: whoever sent it believes that the call heeds it.
+fn expect_nothing(body: &[u8]) -> Result<()> {
+    let is_nothing = body.trim_ascii().is_empty()
+        || serde_json::from_slice::<Map<String, Value>>(body).is_ok_and(|fields| fields.is_empty());
+    if is_nothing {
+        return Ok(());
+    }
+    Err(Error::new(StatusCode::BAD_REQUEST, "invalid_body", "the body must be empty or {}"))
 }
 
 #[derive(Serialize)]
@@ -217,6 +240,24 @@ fn wanted_offsets(body: &Map<String, Value>) -> Result<Reset> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_body_where_none_belongs_is_refused() {
+        for (body, expected) in [
+            ("", Ok(())),
+            (" \r\n", Ok(())),
+            ("{}", Ok(())),
+            (" { }\n", Ok(())),
+            ("{\"policy\":\"sticky\"}", Err("invalid_body")),
+            ("[]", Err("invalid_body")),
+            ("null", Err("invalid_body")),
+            ("{", Err("invalid_body")),
+            ("{}{}", Err("invalid_body")),
+            ("now", Err("invalid_body")),
+        ] {
+            assert_eq!(expect_nothing(body.as_bytes()).map_err(|error| error.code()), expected, "{body}");
+        }
+    }
 
     #[test]
     fn wanted_offsets_are_read() {

@@ -45,6 +45,7 @@ impl From<fulcrum_coordinator::Error> for error::Error {
             | Refused::UnknownSession { .. } => StatusCode::NOT_FOUND,
             Refused::NoAgent
             | Refused::TooManyInstances { .. }
+            | Refused::RosterTooLarge { .. }
             | Refused::TooManyAgents { .. }
             | Refused::TooManySessions { .. } => StatusCode::TOO_MANY_REQUESTS,
         };

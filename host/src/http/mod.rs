@@ -18,6 +18,7 @@ mod query;
 pub(crate) mod sessions;
 pub(crate) mod store;
 pub(crate) mod topics;
+mod words;
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,7 @@
 //! Sessions: where should the next one go, and opening and closing them here; what flows on them has a file of its own.
 
 mod turns;
+mod why;
 
 use std::collections::BTreeMap;
 
@@ -103,6 +104,8 @@ struct RecommendBody {
     candidates: Option<Vec<CandidateBody>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     score_parts: Option<Vec<ScorePartsBody>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<why::Why>,
 }
 
 #[derive(Serialize)]
@@ -152,6 +155,7 @@ impl RecommendBody {
             digest: pick.map(|pick| pick.digest().to_owned()).unwrap_or_default(),
             candidates: listed,
             score_parts,
+            why: explains.then(|| why::why(pick, answer.grounds.as_ref())),
         }
     }
 }
@@ -269,12 +273,14 @@ mod tests {
             parts: vec![("cpu".to_owned(), 2.5)],
         };
         let pick = Pick { id, address, score: score(f64::INFINITY), by: None };
-        let answer = Recommended { pick: Some(pick), instead: None, candidates: vec![candidate] };
+        let answer = Recommended { pick: Some(pick), candidates: vec![candidate], ..Recommended::default() };
         let plain = json!({"instanceUrl": "http://h:1", "instanceId": "a", "score": null, "policy": "fallback", "digest": ""});
         assert_eq!(json(&answer, false, false), plain);
         let full = json(&answer, true, true);
         let listed = json!([{"instanceUrl": "http://h:1", "instanceId": "a", "score": null}]);
         assert_eq!(full["candidates"], listed);
         assert_eq!(full["scoreParts"], json!([{"instanceId": "a", "score": null, "parts": {"cpu": 2.5}}]));
+        assert_eq!(full["why"]["terms"], json!([]));
+        assert_eq!(json(&nobody, true, true)["why"]["terms"], json!([]));
     }
 }

@@ -3,6 +3,8 @@
 //! Invariants: what the policy was told and what it was told to be committed add up to the loads' `pending`; a
 //! recommendation never names a dead, draining or excluded instance; the lock is held for one decision at most.
 
+mod grounds;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +21,13 @@ use crate::error::Error;
 use crate::membership::{self, Counts, InstanceView, Limits, Members, Report};
 use crate::meter::Traffic;
 
+pub use grounds::{Explained, Grounds};
+
 /// Most candidates of an explained answer that has no limit of its own.
 pub const CANDIDATES_MAX: usize = 100;
+
+/// Most bytes of ids, zones and labels of all instances.
+const ROSTER_BYTES_MAX: usize = 16 << 20;
 
 /// How the balancer behaves and who it is itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,6 +172,8 @@ pub struct Recommended {
     pub instead: Option<Arc<str>>,
     /// If asked for: the pick first, then the others by what the policy's explanation says they cost.
     pub candidates: Vec<Candidate>,
+    /// What the pick rests on, if there is one and `explain` was set.
+    pub grounds: Option<Grounds>,
 }
 
 /// See the module.
@@ -203,6 +212,7 @@ impl Balancer {
             ttl: settings.ttl,
             forget_after: settings.forget_after,
             instances_max: settings.instances_max,
+            roster_bytes_max: ROSTER_BYTES_MAX,
         };
         let state = State {
             members: Members::new(limits),
@@ -219,7 +229,7 @@ impl Balancer {
     /// Takes the heartbeat of an outside instance in.
     ///
     /// A draining instance stays draining; one that was dead lives again. Errors with [`Error::Invalid`],
-    /// [`Error::TooOld`], [`Error::OwnInstance`] or [`Error::TooManyInstances`].
+    /// [`Error::TooOld`], [`Error::OwnInstance`], [`Error::TooManyInstances`] or [`Error::RosterTooLarge`].
     pub fn heartbeat(&self, report: Report) -> Result<Ack, Error> {
         self.refuse_own(&report.id)?;
         self.apply(report)?;
@@ -228,7 +238,7 @@ impl Balancer {
 
     /// Puts the host's own row in, or refreshes it; does nothing if the host has no address to advertise.
     ///
-    /// Errors with [`Error::Invalid`] or [`Error::TooManyInstances`].
+    /// Errors with [`Error::Invalid`], [`Error::TooManyInstances`] or [`Error::RosterTooLarge`].
     pub fn self_heartbeat(&self, load: Option<Load>) -> Result<(), Error> {
         let Some(address) = &self.settings.advertise else { return Ok(()) };
         self.apply(self.settings.report(load, address))
@@ -283,10 +293,16 @@ impl Balancer {
         };
         let view = members.view();
         let explains = ask.explain || ask.limit.is_some();
+        let failures = |seat: &ScoringSeat| ask.explain.then(|| grounds::failures(seat.tally()));
+        let failed_before = failures(seat);
         let explanation = explains.then(|| seat.explain(view, &request, &*self.clock));
+        let explain_failed = failed_before < failures(seat);
         let Some(decision) = seat.decide(view, &request, &*self.clock) else {
             return Recommended { instead: self.instead(ask), ..Recommended::default() };
         };
+        let grounds = explanation.as_ref().filter(|_| ask.explain).map(|explanation| {
+            Grounds::of(members, view, request.avoid, seat, &decision, explanation, explain_failed)
+        });
         let candidates = explanation
             .map(|explanation| {
                 candidates(members, &decision, explanation, ask.limit.unwrap_or(CANDIDATES_MAX))
@@ -299,7 +315,7 @@ impl Balancer {
         clients.grant(ask.client_id, serial, now);
         tracing::debug!(instance.id = &**id, outcome = outcome.name(), "session given out");
         let pick = Pick { id: id.clone(), address: address.clone(), score: recommendation.score, by };
-        Recommended { pick: Some(pick), instead: None, candidates }
+        Recommended { pick: Some(pick), instead: None, candidates, grounds }
     }
 
     /// Returns the instances ordered by id, expired ones only if `all`.

@@ -27,6 +27,12 @@ pub enum Error {
         /// The cap.
         max: usize,
     },
+    /// What all instances say of themselves is more than policies can be told.
+    #[error("ids, zones and labels of all instances have more than {} MiB; use fewer or shorter labels", max_bytes >> 20)]
+    RosterTooLarge {
+        /// The cap, in bytes.
+        max_bytes: usize,
+    },
     /// The id is that of the host itself.
     #[error("instance {id} is this host itself")]
     OwnInstance {
@@ -76,6 +82,7 @@ impl Error {
             Self::Invalid { .. } => "invalid_value",
             Self::TooOld { .. } => "timestamp_too_old",
             Self::TooManyInstances { .. } => "too_many_instances",
+            Self::RosterTooLarge { .. } => "roster_too_large",
             Self::OwnInstance { .. } => "own_instance",
             Self::UnknownInstance { .. } => "unknown_instance",
             Self::UnknownAgent { .. } => "unknown_agent",

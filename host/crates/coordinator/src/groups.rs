@@ -8,6 +8,7 @@ mod actor;
 mod offsets;
 mod records;
 pub mod state;
+pub mod story;
 pub(crate) mod topics;
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,6 +31,7 @@ pub use offsets::{Reset, Target};
 pub use state::{
     Counts, CycleReport, MemberView, Moved, PartitionView, Spec, SpecPatch, Told, View, Warning, WarningKind,
 };
+pub use story::{Origin, Story};
 
 /// Most topics one member subscribes to.
 const TOPICS_MAX: usize = 1000;

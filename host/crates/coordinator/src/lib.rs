@@ -25,7 +25,7 @@ pub mod sessions;
 pub mod turns;
 mod valid;
 
-pub use balancer::{Ack, Ask, Balancer, Candidate, Pick, Recommended, Settings};
+pub use balancer::{Ack, Ask, Balancer, Candidate, Explained, Grounds, Pick, Recommended, Settings};
 pub use error::Error;
 pub use events::Events;
 pub use groups::Groups;

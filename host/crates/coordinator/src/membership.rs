@@ -79,6 +79,8 @@ pub(crate) struct Limits {
     pub(crate) ttl: Duration,
     pub(crate) forget_after: Duration,
     pub(crate) instances_max: usize,
+    /// Most bytes of ids, zones and labels of all rows: a policy is told them at once, and has bounded memory.
+    pub(crate) roster_bytes_max: usize,
 }
 
 /// See the module.
@@ -94,6 +96,8 @@ pub(crate) struct Members {
     ages: Option<(Timestamp, u64)>,
     index: Index,
     serials: u64,
+    /// Bytes of ids, zones and labels of all rows.
+    roster_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -129,6 +133,7 @@ impl Members {
             ages: None,
             index: Index::default(),
             serials: 0,
+            roster_bytes: 0,
         }
     }
 
@@ -139,9 +144,17 @@ impl Members {
             return Err(Error::TooOld { age: report.age, ttl: self.limits.ttl });
         }
         let measured_at = Timestamp(now.0.saturating_sub(millis(report.age)));
+        let bytes = roster_bytes(&report.id, &report.zone, &report.labels);
+        let max_bytes = self.limits.roster_bytes_max;
         let row = match self.find(&report.id) {
             Ok(row) if measured_at < self.rows[row].heartbeat_at => return Ok(()),
             Ok(row) => {
+                let others = self.roster_bytes - self.rows[row].bytes();
+                // One that shrinks is always welcome.
+                if others + bytes > max_bytes.max(self.roster_bytes) {
+                    return Err(Error::RosterTooLarge { max_bytes });
+                }
+                self.roster_bytes = others + bytes;
                 if self.rows[row].renew(&report) {
                     self.roster_revision += 1;
                 }
@@ -150,8 +163,12 @@ impl Members {
             Err(_) if self.rows.len() >= self.limits.instances_max => {
                 return Err(Error::TooManyInstances { max: self.limits.instances_max });
             }
+            Err(_) if self.roster_bytes + bytes > max_bytes => {
+                return Err(Error::RosterTooLarge { max_bytes });
+            }
             Err(row) => {
                 self.serials += 1;
+                self.roster_bytes += bytes;
                 tracing::info!(instance.id = report.id, instance.address = report.address, "instance joined");
                 self.rows.insert(row, Row::new(&report, now, self.serials));
                 insert_row(&mut self.loads, row);
@@ -334,6 +351,7 @@ impl Members {
 
     fn remove(&mut self, at: usize) {
         let row = self.rows.remove(at);
+        self.roster_bytes -= row.bytes();
         remove_row(&mut self.loads, at);
         self.roster_revision += 1;
         self.loads_revision += 1;
@@ -353,6 +371,10 @@ impl Row {
             heartbeat_at: now,
             serial,
         }
+    }
+
+    fn bytes(&self) -> usize {
+        roster_bytes(&self.id, &self.zone, &self.labels)
     }
 
     /// Takes the identity over; says whether it changed.
@@ -396,6 +418,11 @@ pub(crate) fn check(report: &mut Report) -> Result<(), Error> {
     valid::capacity(report.capacity)?;
     valid::labels(&mut report.labels)?;
     report.load.as_ref().map_or(Ok(()), valid::load)
+}
+
+/// Returns how many bytes a policy is told about who a row is.
+fn roster_bytes(id: &str, zone: &str, labels: &[(String, String)]) -> usize {
+    id.len() + zone.len() + labels.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
 }
 
 /// Returns the address inside a URL `http://address`, with or without a slash at its end.

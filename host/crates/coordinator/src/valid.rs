@@ -7,6 +7,8 @@ use crate::error::Error;
 
 /// Most labels an instance, and capabilities an agent, may have.
 pub(crate) const LABELS_MAX: usize = 64;
+/// What they may have together, in bytes: a policy is told all labels of all instances at once.
+pub(crate) const LABELS_BYTES_MAX: usize = 4096;
 /// Most sessions one instance may report.
 pub(crate) const SESSIONS_MAX: u32 = 1_000_000_000;
 /// Highest byte rate one instance may report, in bytes per second.
@@ -66,7 +68,9 @@ pub(crate) fn capacity(capacity: f64) -> Result<(), Error> {
 
 /// Checks labels, orders them by key and refuses a key that stands there twice.
 pub(crate) fn labels(labels: &mut [(String, String)]) -> Result<(), Error> {
-    require(labels.len() <= LABELS_MAX, "labels", "at most 64 labels")?;
+    let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+    let fits = labels.len() <= LABELS_MAX && bytes <= LABELS_BYTES_MAX;
+    require(fits, "labels", "at most 64 labels with 4096 bytes in all")?;
     for (key, value) in labels.iter() {
         require(!key.is_empty(), "labels", "labels with keys of 1 to 256 bytes")?;
         text("labels", key)?;
@@ -149,5 +153,9 @@ mod tests {
         assert!(labels(&mut [pair("a", "1"), pair("a", "2")]).is_err());
         assert!(labels(&mut [pair("", "1")]).is_err());
         assert!(labels(&mut vec![pair("a", "1"); 65]).is_err());
+        let long =
+            |len: usize| (0..16).map(|n| pair(&format!("{n:02}"), &"x".repeat(len))).collect::<Vec<_>>();
+        assert_eq!(labels(&mut long(254)), Ok(()));
+        assert!(labels(&mut long(255)).is_err(), "more than 4096 bytes");
     }
 }

@@ -48,8 +48,7 @@ impl Fixture {
 
     fn restart(folder: tempfile::TempDir) -> Self {
         let (alarm, inbox) = manager::inbox();
-        let snapshot =
-            ScoringSnapshot { roster: roster(3), loads: Loads::unknown(3), roster_revision: 0 };
+        let snapshot = ScoringSnapshot { roster: roster(3), loads: Loads::unknown(3), roster_revision: 0 };
         let host = Arc::new(Host { seat: Mutex::new(ScoringSeat::new(alarm)), snapshot });
         let clock = Arc::new(TestClock::default());
         let settings = Settings {

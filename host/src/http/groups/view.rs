@@ -12,6 +12,7 @@ use fulcrum_policy::seat::Identity;
 use serde::Serialize;
 
 use super::spec::SpecBody;
+use super::why::{self, GroupWhy, PartitionWhy};
 use crate::app::Services;
 
 #[derive(Serialize)]
@@ -29,6 +30,8 @@ pub(super) struct GroupBody {
     lag: u64,
     last_cycle: Option<CycleBody>,
     warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<GroupWhy>,
 }
 
 #[derive(Serialize)]
@@ -64,6 +67,8 @@ struct PartitionBody {
     end_offset: Option<u64>,
     lag: Option<u64>,
     reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<PartitionWhy>,
 }
 
 #[derive(Serialize)]
@@ -107,9 +112,11 @@ impl GroupBody {
         ends: &BTreeMap<Place, u64>,
         bound: String,
         version: &Result<Arc<Identity>, String>,
+        explains: bool,
         now: Timestamp,
     ) -> Self {
-        let View { group, spec, revision, members, partitions, last_cycle, warnings } = view;
+        let why = explains.then(|| why::group(&view, now));
+        let View { group, spec, revision, members, partitions, stories, last_cycle, warnings } = view;
         let mut warnings: Vec<_> = warnings.into_iter().map(|warning| warning.text).collect();
         match version {
             Err(problem) => warnings.push(format!("the policy {bound} cannot be used: {problem}")),
@@ -129,9 +136,12 @@ impl GroupBody {
         }
         let partitions: Vec<_> = partitions
             .into_iter()
-            .map(|partition| {
+            .zip(&stories)
+            .map(|(partition, story)| {
                 let end = ends.get(&partition.place).copied();
-                PartitionBody::new(partition, end, &is_live, now)
+                let state = state(&partition, &is_live);
+                let why = explains.then(|| why::partition(&partition, state, story, now));
+                PartitionBody::new(partition, state, end, why, now)
             })
             .collect();
         Self {
@@ -152,6 +162,7 @@ impl GroupBody {
             partitions,
             last_cycle: last_cycle.map(CycleBody::from),
             warnings,
+            why,
         }
     }
 }
@@ -169,19 +180,24 @@ impl MemberBody {
     }
 }
 
+/// Returns how a partition stands, in the word of the view.
+fn state(partition: &PartitionView, is_live: &BTreeMap<String, bool>) -> &'static str {
+    match (&partition.owner, &partition.moving) {
+        (None, _) => "free",
+        (Some(_), Some(_)) => "moving",
+        (Some(owner), None) if is_live.get(owner) == Some(&false) => "kept",
+        (Some(_), None) => "owned",
+    }
+}
+
 impl PartitionBody {
     fn new(
         partition: PartitionView,
+        state: &'static str,
         end: Option<u64>,
-        is_live: &BTreeMap<String, bool>,
+        why: Option<PartitionWhy>,
         now: Timestamp,
     ) -> Self {
-        let state = match (&partition.owner, &partition.moving) {
-            (None, _) => "free",
-            (Some(_), Some(_)) => "moving",
-            (Some(owner), None) if is_live.get(owner) == Some(&false) => "kept",
-            (Some(_), None) => "owned",
-        };
         let deadline = partition.moving.as_ref().map(|moving| millis(moving.deadline.since(now)));
         Self {
             topic: partition.place.topic,
@@ -196,6 +212,7 @@ impl PartitionBody {
             // What nobody checkpointed is read from its begin.
             lag: end.map(|end| end.saturating_sub(partition.checkpoint.unwrap_or(0))),
             reason: partition.reason,
+            why,
         }
     }
 }
@@ -228,6 +245,6 @@ impl From<CycleReport> for CycleBody {
     }
 }
 
-fn word(reason: Reason) -> &'static str {
+pub(super) fn word(reason: Reason) -> &'static str {
     Reason::WORDS.iter().find(|(known, _)| *known == reason).map(|(_, word)| *word).unwrap_or_default()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fulcrum_core::scoring::{Loads, Proposal, Roster, choosable, flags};
-use fulcrum_policy::failure::{Declared, Failure};
+use fulcrum_policy::failure::{Declared, Failure, Outcome};
 use fulcrum_policy::seat::{ExplainedRow, ScoringFactory, ScoringPolicy, Staged};
 use proptest::prelude::*;
 
@@ -408,6 +408,44 @@ fn candidates_stand_behind_the_pick() {
     bare.beat("a", 3).beat("b", 1);
     let answer = bare.balancer.recommend(&Ask { explain: true, ..of("x") });
     assert_eq!(answer.candidates[1].parts, [("sessions".to_owned(), 3.0)]);
+}
+
+#[test]
+fn grounds_tell_what_a_pick_stands_beside() {
+    let world = World::new(Settings::default()).seated(0);
+    world.beat("a", 3).beat("b", 1).beat("c", 3).beat("d", 9);
+    let grounds = |world: &World, ask: &Ask<'_>| world.balancer.recommend(ask).grounds;
+    assert_eq!(grounds(&world, &of("x")), None);
+    assert_eq!(grounds(&world, &Ask { limit: Some(2), ..of("x") }), None);
+    let explained = Ask { explain: true, limit: Some(1), ..of("x") };
+    // Two sessions were given out to b, so all but d cost 3.
+    let found = grounds(&world, &explained).expect("asked for");
+    let ids = |of: &Option<Candidate>| of.as_ref().map(|of| (of.id.to_string(), of.score.get()));
+    let at = |id: &str, score| Some((id.to_owned(), score));
+    assert_eq!((ids(&found.pick), ids(&found.next)), (at("a", 3.0), at("b", 3.0)));
+    assert_eq!((found.others, found.cheaper, found.level), (3, 0, 2));
+    let facts = (found.asked.as_deref(), found.outcome, found.explained, found.failure);
+    assert_eq!(facts, (Some("fake"), Outcome::Ok, Explained::Decider, None));
+
+    // Every call fails, the explanation does not: the fallback's own scores count.
+    let failing = World::new(Settings::default()).seated(1);
+    failing.beat("a", 3).beat("b", 1);
+    let found = grounds(&failing, &explained).expect("asked for");
+    assert_eq!((ids(&found.pick), ids(&found.next)), (at("b", 1.0), at("a", 3.0)));
+    let parts = found.next.map(|next| next.parts);
+    assert_eq!(parts, Some(vec![("sessions".to_owned(), 3.0)]));
+    assert_eq!((found.asked.as_deref(), found.explained), (Some("flaky"), Explained::Decider));
+    assert!(
+        found.outcome != Outcome::Ok && found.failure.is_some(),
+        "{:?} {:?}",
+        found.outcome,
+        found.failure
+    );
+
+    let bare = World::new(Settings::default());
+    bare.beat("a", 3);
+    let found = grounds(&bare, &explained).expect("asked for");
+    assert_eq!((found.asked, found.outcome, found.others, found.next), (None, Outcome::Open, 0, None));
 }
 
 #[test]

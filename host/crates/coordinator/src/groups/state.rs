@@ -15,6 +15,8 @@ use fulcrum_policy::planner::{Planned, Wish};
 use fulcrum_policy::seat::Identity;
 use serde_json::Value;
 
+use super::story::{Origin, Stories, Story};
+
 /// What a group is set to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
@@ -143,6 +145,8 @@ pub struct Counts {
 pub struct CycleReport {
     /// Why it ran.
     pub reason: Reason,
+    /// When its plan was committed.
+    pub at: Timestamp,
     /// Which policy version planned; `None` is the fallback.
     pub by: Option<Arc<Identity>>,
     /// Why the policy gave no plan.
@@ -151,6 +155,8 @@ pub struct CycleReport {
     pub claims: Vec<Moved>,
     /// How many of them had an owner before.
     pub moved: usize,
+    /// How many partitions stayed with their owner, or on their way.
+    pub kept: usize,
     /// Time the plan took, in microseconds.
     pub took_us: u64,
 }
@@ -177,6 +183,8 @@ pub struct View {
     pub revision: u64,
     pub members: Vec<MemberView>,
     pub partitions: Vec<PartitionView>,
+    /// One per partition, same order.
+    pub stories: Vec<Story>,
     pub last_cycle: Option<CycleReport>,
     pub warnings: Vec<Warning>,
 }
@@ -217,6 +225,8 @@ pub struct State {
     pub last_cycle: Option<CycleReport>,
     /// What is known of the partitions of its topics.
     facts: BTreeMap<String, Facts>,
+    /// How partitions came to whom they belong.
+    stories: Stories,
     /// The newest version that was seen; it stays while its policy cannot be used.
     version: Option<Arc<Identity>>,
     /// Whether anybody looked for a version yet.
@@ -239,6 +249,7 @@ impl State {
             spec,
             last_cycle: None,
             facts: BTreeMap::new(),
+            stories: Stories::default(),
             version: None,
             is_version_known: false,
             begun_with: None,
@@ -376,6 +387,7 @@ impl State {
             self.due = Some((now, reason));
             return Step::default();
         };
+        self.remember(&moved, reason, by.as_ref(), now);
         let settings = &self.spec.settings;
         let next = match plan.next_cycle_ms {
             Some(ms) => (Duration::from_millis(ms.into()).max(self.spec.fast_interval), Reason::Fast),
@@ -390,10 +402,41 @@ impl State {
         let is_quiet = moved.is_empty() && matches!(reason, Reason::Interval | Reason::Fast);
         if !is_quiet || self.last_cycle.is_none() || problem.is_some() {
             let had_owner = moved.iter().filter(|claim| claim.from.is_some()).count();
-            self.last_cycle =
-                Some(CycleReport { reason, by, problem, claims: moved, moved: had_owner, took_us });
+            let owned = snapshot.cycle.owner.iter().filter(|&&owner| owner >= 0).count();
+            self.last_cycle = Some(CycleReport {
+                reason,
+                at: now,
+                by,
+                problem,
+                claims: moved,
+                moved: had_owner,
+                kept: owned.saturating_sub(had_owner),
+                took_us,
+            });
         }
         step
+    }
+
+    /// Notes how partitions come to whom a plan gives them.
+    fn remember(&mut self, moved: &[Moved], reason: Reason, by: Option<&Arc<Identity>>, now: Timestamp) {
+        for Moved { place, from, to, reason: words } in moved {
+            let Some(partition) = self.group.partitions.get(place) else { continue };
+            let origin = Origin {
+                reason,
+                at: now,
+                by: by.cloned(),
+                from: from.clone(),
+                to: to.clone(),
+                words: words.clone(),
+            };
+            self.stories.planned(place, origin, partition);
+        }
+        self.stories.keep_only(&self.group.partitions);
+    }
+
+    fn weight(&self, place: &Place) -> f64 {
+        let known = self.facts.get(&place.topic);
+        known.and_then(|known| known.weights.get(place.partition as usize)).copied().unwrap_or(1.0)
     }
 
     fn moves(&self, snapshot: &Snapshot, plan: &fulcrum_core::claiming::Plan) -> Vec<Moved> {
@@ -457,12 +500,14 @@ impl State {
             checkpoint: at.checkpoint,
             reason: at.reason.clone(),
         };
+        let story = |(place, at): (&Place, &group::Partition)| self.stories.of(place, at, self.weight(place));
         View {
             group: self.name.clone(),
             spec: self.spec.clone(),
             revision: self.group.revision,
             members: self.group.members.iter().map(member).collect(),
             partitions: self.group.partitions.iter().map(partition).collect(),
+            stories: self.group.partitions.iter().map(story).collect(),
             last_cycle: self.last_cycle.clone(),
             warnings: self.warnings(),
         }

@@ -1,7 +1,8 @@
 use super::*;
 
 const TTL: Duration = Duration::from_secs(15);
-const LIMITS: Limits = Limits { ttl: TTL, forget_after: Duration::from_secs(600), instances_max: 3 };
+const LIMITS: Limits =
+    Limits { ttl: TTL, forget_after: Duration::from_secs(600), instances_max: 3, roster_bytes_max: 100 };
 
 fn report(id: &str) -> Report {
     Report { id: id.to_owned(), address: format!("{id}:1"), capacity: 1.0, ..Report::default() }
@@ -150,4 +151,23 @@ fn rows_are_avoided_by_id_url_and_label() {
         members.avoid(&exclude, labels, &mut avoid);
         assert_eq!(avoid, expected, "{exclude:?} {labels:?}");
     }
+}
+
+#[test]
+fn what_policies_are_told_of_all_rows_is_bounded() {
+    let mut members = Members::new(LIMITS);
+    let zoned = |id: &str, bytes: usize| Report { zone: "z".repeat(bytes), ..report(id) };
+    let mut check = |id: &str, bytes: usize, fits: bool| {
+        let expected = if fits { Ok(()) } else { Err(Error::RosterTooLarge { max_bytes: 100 }) };
+        assert_eq!(members.apply(zoned(id, bytes), Timestamp(0)), expected, "{id} with {bytes}");
+    };
+    check("a", 49, true);
+    check("b", 50, false);
+    check("b", 49, true);
+    check("a", 50, false);
+    check("a", 9, true);
+    check("b", 89, true);
+    members.leave("b");
+    let mut check = |id: &str, bytes: usize| members.apply(zoned(id, bytes), Timestamp(0)).is_ok();
+    assert_eq!([check("c", 90), check("c", 89), check("a", 8)], [false, true, true]);
 }
