@@ -13,12 +13,15 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion};
 use fulcrum::clock::RealClock;
 use fulcrum::embedded;
+use fulcrum::journal::{self, Journal};
 use fulcrum_coordinator::{Ask, Balancer, Report, Settings};
 use fulcrum_core::scoring as host;
 use fulcrum_core::seed;
 use fulcrum_guest::seeded::Seeded;
 use fulcrum_guest::{Loads, Request, Row, Scoring};
+use fulcrum_policy::journal::Header;
 use fulcrum_policy::seat::{ScoringFactory, ScoringHost, ScoringPolicy, ScoringSeat, Staged, View};
+use fulcrum_policy::tap::Observer;
 use fulcrum_policy::{Artifact, Limits, Loaded, Runtime};
 use support::{Contender, Spread, machine, race, time, verdict};
 
@@ -84,7 +87,7 @@ fn table(weighted: &Arc<Loaded>, p2c: &Arc<Loaded>) {
             for (name, spread) in names.iter().zip(&spreads) {
                 let ratio = spread.lower() / lower[0];
                 println!(
-                    "  {name:<16} {:>9} (median {:>9})  {ratio:>6.2}x",
+                    "  {name:<26} {:>9} (median {:>9})  {ratio:>6.2}x",
                     time(spread.lower()),
                     time(spread.median())
                 );
@@ -132,9 +135,11 @@ fn contenders<'a>(
     let mut of_weighted = weighted_contenders(rows, weighted);
     of_weighted.push(through_seat(rows, weighted));
     of_weighted.push(through_balancer(rows, weighted));
+    of_weighted.push(through_recorded_balancer(rows, weighted));
     let mut of_p2c = p2c_contenders(rows, p2c);
     of_p2c.push(through_seat(rows, p2c));
     of_p2c.push(through_balancer(rows, p2c));
+    of_p2c.push(through_recorded_balancer(rows, p2c));
     [("weighted", of_weighted), ("p2c", of_p2c)]
 }
 
@@ -321,6 +326,7 @@ fn through_seat<'a>(rows: usize, loaded: &'a Arc<Loaded>) -> Pickers<'a> {
         instance: instance(rows, loaded),
         roster_revision: 0,
         probation: None,
+        is_last_resort: false,
     }));
     let (roster, mut loads, clock) = (Arc::new(roster(rows)), host_loads(rows), RealClock::start());
     let mut seed = seeds();
@@ -337,6 +343,51 @@ fn through_seat<'a>(rows: usize, loaded: &'a Arc<Loaded>) -> Pickers<'a> {
 
 /// A decision of the balancer: everything between the handler and the guest.
 fn through_balancer<'a>(rows: usize, loaded: &'a Arc<Loaded>) -> Pickers<'a> {
+    through_balancer_seen_by(rows, loaded, "balancer", None)
+}
+
+/// The same with every decision recorded, in a folder that goes with the contender.
+fn through_recorded_balancer<'a>(rows: usize, loaded: &'a Arc<Loaded>) -> Pickers<'a> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = journal::Settings {
+        folder: folder.path().join("journal"),
+        sample_every: 1,
+        bytes_max: 256 << 20,
+        header: Header::new("bench", &Limits::default()),
+    };
+    let journal = Journal::start(settings, Arc::new(RealClock::start())).expect("a thread starts");
+    let observer = journal.observer();
+    let mut balancer = through_balancer_seen_by(rows, loaded, "balancer with journal full", Some(&observer));
+    let recorded = Recorded { journal, rows, _folder: folder };
+    Pickers::new("balancer with journal full", move || {
+        // Lives as long as it is asked.
+        let _recorded = &recorded;
+        (balancer.pick)()
+    })
+}
+
+/// Says at its end how much of what was decided could be recorded: beyond what one thread writes, the rest is dropped.
+struct Recorded {
+    journal: Journal,
+    rows: usize,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Recorded {
+    #[allow(clippy::print_stdout, reason = "the bench's answer")]
+    fn drop(&mut self) {
+        self.journal.stop();
+        let journal::Counts { written, dropped, .. } = self.journal.counts();
+        println!("balancer with journal full, {} rows: {written} recorded, {dropped} dropped", self.rows);
+    }
+}
+
+fn through_balancer_seen_by<'a>(
+    rows: usize,
+    loaded: &'a Arc<Loaded>,
+    title: &str,
+    observer: Option<&Arc<dyn Observer>>,
+) -> Pickers<'a> {
     let settings = Settings { ttl: Duration::from_secs(3600), ..Settings::default() };
     let seat = ScoringSeat::new(Arc::new(|| {}));
     let balancer = Balancer::new(settings, seat, Arc::new(RealClock::start()), 7);
@@ -356,12 +407,16 @@ fn through_balancer<'a>(rows: usize, loaded: &'a Arc<Loaded>) -> Pickers<'a> {
         instance: instance(rows, loaded),
         roster_revision: 0,
         probation: None,
+        is_last_resort: false,
     });
-    balancer.with_seat(&mut |seat| drop(seat.install(staged.take())));
+    balancer.with_seat(&mut |seat| {
+        drop(seat.install(staged.take()));
+        seat.observe(observer.into_iter().cloned().collect());
+    });
     // One client for each decision, as many as sessions a client has on average is none.
     let mut client = 0_u64;
     let mut name = String::new();
-    Pickers::new("balancer", move || {
+    Pickers::new(title, move || {
         use std::fmt::Write as _;
         client += 1;
         name.clear();

@@ -1,4 +1,5 @@
-//! Reload and failure: drop-to-live, the pointer swap, the call after a trap, the kill of an endless loop.
+//! Reload and failure: drop-to-live, the pointer swap, the call after a trap, the kill of an endless loop, and what a
+//! shadow costs those who are served.
 
 mod support;
 
@@ -15,6 +16,7 @@ use fulcrum_coordinator::{Ask, Balancer, Report, Settings};
 use fulcrum_core::scoring::{Instance, Load, Loads, Request, Roster};
 use fulcrum_policy::artifact::digest;
 use fulcrum_policy::seat::{ScoringFactory as _, ScoringHost as _, ScoringSeat, Staged, View};
+use fulcrum_policy::shadow::Wanted;
 use fulcrum_policy::{Artifact, Limits, Loaded, Outcome, Runtime};
 use support::{Spread, machine, time, verdict};
 
@@ -34,6 +36,7 @@ fn main() {
     pointer_swap();
     after_a_trap();
     endless_loop();
+    shadowed();
 }
 
 /// From the start of the write to the first decision of the new digest, with `clients` threads that ask all the time.
@@ -116,8 +119,13 @@ fn pointer_swap() {
             let mut instance = loaded.make().expect("an instance starts");
             instance.roster(&snapshot.roster).expect("a good roster");
             instance.refresh(&snapshot.loads).expect("good loads");
-            let mut staged =
-                Some(Staged { factory: loaded.clone(), instance, roster_revision: 0, probation: None });
+            let mut staged = Some(Staged {
+                factory: loaded.clone(),
+                instance,
+                roster_revision: 0,
+                probation: None,
+                is_last_resort: false,
+            });
             let mut previous = None;
             let begun = Instant::now();
             balancer.with_seat(&mut |seat| {
@@ -209,6 +217,85 @@ fn endless_loop() {
     println!("  bar: median <= 6 ms: {}", verdict(killed.median() <= 6e6));
 }
 
+/// `Balancer::recommend` at a steady pace, with and without a shadow of another policy, in turn.
+#[allow(clippy::print_stdout, reason = "the bench's answer")]
+fn shadowed() {
+    /// Pairs of rounds, each with and without.
+    const ROUNDS: usize = 20;
+    const CALLS: usize = 2_000;
+    /// Time between two calls: 2000 decisions per second.
+    const PACE: Duration = Duration::from_micros(500);
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_stack_size(4 << 20)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut config = Config::default();
+    config.host.listen = "127.0.0.1:0".parse().expect("an address");
+    config.host.data_dir = folder.path().to_owned();
+    config.policy.scoring = "weighted".to_owned();
+    config.policy.scoring_deadline_ms = 2000;
+    config.heartbeat.ttl_ms = 3_600_000;
+    let running = runtime.block_on(App::start(&config)).expect("it starts");
+    let services = running.services().clone();
+    beat(&services.balancer, 100);
+
+    let round = || {
+        let mut nanos = Vec::with_capacity(CALLS);
+        let mut next = Instant::now();
+        for _ in 0..CALLS {
+            // A thread that sleeps wakes late; what is measured is the call, not the pace.
+            next += PACE;
+            while Instant::now() < next {
+                std::hint::spin_loop();
+            }
+            let begun = Instant::now();
+            let digest = ask(&services);
+            nanos.push(begun.elapsed().as_nanos() as f64);
+            assert!(digest.is_some(), "a row may be chosen");
+        }
+        Spread::new(nanos)
+    };
+    round();
+    let mut ratios = [Vec::new(), Vec::new()];
+    let (mut plain_p99, mut shadowed_p99) = (Vec::new(), Vec::new());
+    let (mut compared, mut dropped) = (0, 0);
+    for number in 0..ROUNDS {
+        let with_shadow = || {
+            services.shadows.start("p2c", &Wanted::default()).expect("another policy serves");
+            let spread = round();
+            let scoring = services.shadows.stop("p2c").expect("it runs").scoring.expect("it scores");
+            (spread, scoring.counts)
+        };
+        // Each is first equally often.
+        let (plain, (shadowed, counts)) = if number % 2 == 0 {
+            let plain = round();
+            (plain, with_shadow())
+        } else {
+            let shadowed = with_shadow();
+            (round(), shadowed)
+        };
+        compared += counts.compared;
+        dropped += counts.dropped;
+        ratios[0].push(shadowed.median() / plain.median());
+        ratios[1].push(shadowed.at(0.99) / plain.at(0.99));
+        plain_p99.push(plain.at(0.99));
+        shadowed_p99.push(shadowed.at(0.99));
+    }
+    let [p50, p99] = ratios.map(Spread::new);
+    println!(
+        "shadow of p2c beside weighted, 100 rows, 2000 decisions per second: p50 {:.3} times, p99 {:.3} times that without (medians of {ROUNDS} pairs; p99 {} and {}); {compared} compared, {dropped} dropped",
+        p50.median(),
+        p99.median(),
+        time(Spread::new(shadowed_p99).median()),
+        time(Spread::new(plain_p99).median()),
+    );
+    println!("  bar: p99 within 10 %: {}", verdict(p99.median() <= 1.1));
+    runtime.block_on(running.stop());
+}
+
 struct World {
     roster: Arc<Roster>,
     loads: Loads,
@@ -245,7 +332,13 @@ impl World {
 fn seat(loaded: &Arc<Loaded>) -> ScoringSeat {
     let mut seat = ScoringSeat::new(Arc::new(|| {}));
     let instance = loaded.make().expect("an instance starts");
-    seat.install(Some(Staged { factory: loaded.clone(), instance, roster_revision: 0, probation: None }));
+    seat.install(Some(Staged {
+        factory: loaded.clone(),
+        instance,
+        roster_revision: 0,
+        probation: None,
+        is_last_resort: false,
+    }));
     seat
 }
 

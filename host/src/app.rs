@@ -20,10 +20,10 @@ use fulcrum_coordinator::{
 use fulcrum_core::scoring::Load;
 use fulcrum_core::time::Clock;
 use fulcrum_policy::seat::ScoringSeat;
-use fulcrum_policy::{Cache, Manager, Planner, Runtime, cache, manager};
+use fulcrum_policy::{Cache, Manager, Planner, Runtime, Shadows, cache, manager};
 use fulcrum_store::{EventLog, SqliteStore};
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
@@ -32,9 +32,13 @@ use crate::config::{Authority, Config, Wasi};
 use crate::connections;
 use crate::embedded;
 use crate::http::{self, Edge};
+use crate::journal::Journal;
 
 /// Time between two looks for rates that can be forgotten.
 const RATES_TIDY: Duration = Duration::from_secs(10);
+
+/// Orders about policies that are carried out at a time.
+const ORDERS_MAX: usize = 4;
 
 /// What the handlers of one host share.
 #[derive(Clone)]
@@ -53,6 +57,15 @@ pub struct Services {
     pub policies: Arc<Manager>,
     /// Plans of claim policies.
     pub planner: Arc<Planner>,
+    /// Lets one policy be uploaded at a time.
+    pub uploads: Arc<Semaphore>,
+    /// Lets few orders about policies wait for the reload task at a time: each holds a thread, which plans and the
+    /// store need, too.
+    pub orders: Arc<Semaphore>,
+    /// Policies that answer along, to be compared.
+    pub shadows: Arc<Shadows>,
+    /// Records decisions, if they are to be recorded.
+    pub journal: Option<Arc<Journal>>,
     /// Consumer groups.
     pub groups: Arc<Groups>,
     /// Topics and publishing.
@@ -264,9 +277,12 @@ impl Running {
         }
         // Only now: until here an acknowledgement that came in time was taken in.
         self.services.pulls.stop().await;
-        let policies = self.services.policies;
-        if let Err(error) = tokio::task::spawn_blocking(move || policies.stop()).await {
-            tracing::error!(%error, "the policy manager crashed while it stopped");
+        self.services.policies.stop();
+        // After everything that decides.
+        if let Some(journal) = self.services.journal
+            && let Err(error) = tokio::task::spawn_blocking(move || journal.stop()).await
+        {
+            tracing::error!(%error, "the journal crashed while it stopped");
         }
         self.store.close().await;
         tracing::info!("host has stopped");
@@ -300,6 +316,8 @@ async fn services(
 ) -> anyhow::Result<(Services, Arc<SqliteStore>)> {
     // First of all: a key that cannot be read is a mistake in the settings.
     let trusted = config.trusted_keys()?;
+    let keys = trusted.as_ref().map_or(0, fulcrum_policy::TrustedKeys::count);
+    tracing::info!(keys, "keys trusted to sign policy files; without any, files need no signature");
     let clock: Arc<dyn Clock> = Arc::new(RealClock::start());
     let file = config.store_file();
     // Reads and syncs the disk: not for a worker thread.
@@ -314,7 +332,11 @@ async fn services(
     let cache = tokio::task::spawn_blocking(move || settings.and_then(open_cache))
         .await
         .context("opening the folder of compiled policies crashed")?;
-    let options = fulcrum_policy::runtime::Options { wasi: config.policy.wasi == Wasi::Compat, cache };
+    let options = fulcrum_policy::runtime::Options {
+        wasi: config.policy.wasi == Wasi::Compat,
+        cache,
+        ..fulcrum_policy::runtime::Options::default()
+    };
     let runtime =
         Runtime::with(config.policy_limits(), options).context("cannot start the policy runtime")?;
     let (alarm, inbox) = manager::inbox();
@@ -364,6 +386,8 @@ async fn services(
         default_scoring: embedded::DEFAULT_SCORING.to_owned(),
         poll: Duration::from_millis(config.policy.poll_ms),
         settle: Duration::from_millis(config.policy.settle_ms),
+        keep_versions: usize::try_from(config.policy.keep_versions).unwrap_or(usize::MAX),
+        promote: config.promote_budget(),
         trusted,
     };
     let (host, manager_clock) = (balancer.clone(), clock.clone());
@@ -374,7 +398,13 @@ async fn services(
     .await
     .context("starting the policies crashed")?
     .context("cannot start the policies")?;
+    let journal = config.journal_settings().map(|settings| Journal::start(settings, clock.clone()));
+    let journal = journal.transpose().context("cannot start the journal's thread")?.map(Arc::new);
+    if let Some(journal) = &journal {
+        policies.observe(journal.observer());
+    }
     let planner = Arc::new(Planner::new(policies.clone(), clock.clone()));
+    let shadows = Arc::new(Shadows::new(policies.clone(), clock.clone()));
     let parts = groups::Parts {
         store: store.clone(),
         log: store.clone(),
@@ -424,6 +454,10 @@ async fn services(
         clock,
         policies,
         planner,
+        uploads: Arc::new(Semaphore::new(1)),
+        orders: Arc::new(Semaphore::new(ORDERS_MAX)),
+        shadows,
+        journal,
         groups,
         events: Arc::new(events),
         pulls,

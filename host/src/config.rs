@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-pub use field::{Authority, Format, Wasi};
+pub use field::{Authority, Format, JournalMode, Wasi};
 pub(crate) use field::{Field, Raw};
 pub use layers::{Layers, Loaded, Origin, Problems, load};
 
@@ -146,8 +146,16 @@ tree! {
         /// Most bytes of compiled policies kept; those not used for longest go first.
         cache_bytes_max: u64 = 512 * 1024 * 1024;
         /// Public keys, each in base64 or as the path of a file that holds it. With any, a policy file is refused unless
-        /// one of them signed it (`fulcrum policy sign`); in a text, they are separated by commas.
+        /// one of them signed it (`fulcrum policy sign`); in a text, they are separated by commas, and an empty one is a
+        /// mistake.
         trusted_keys: Vec<String> = Vec::new();
+        /// Versions of each policy that `fulcrum policy rollback` can return to, the one in use included.
+        keep_versions: u64 = 5;
+        /// Most failures of a version among its first `promote_decisions` after it was promoted, or as a canary; one more,
+        /// and what served before serves again.
+        promote_failures_max: u64 = 5;
+        /// Decisions and plans after which a promoted version has stood its trial.
+        promote_decisions: u64 = 1000;
         /// Time between two looks at the policies folder when no change was announced, in milliseconds.
         poll_ms: u64 = 2000;
         /// Time a policy file must stay the same before it is read, in milliseconds.
@@ -202,6 +210,15 @@ tree! {
         /// Time joins and other changes are gathered before a claim cycle runs, in milliseconds.
         gather_ms: u64 = 100;
     }
+    /// The decision journal, in `journal` in `data_dir`.
+    journal: Journal = "journal" {
+        /// `off`; `sampled` records every `sample_every`-th scoring decision, `full` each one. Both record every plan.
+        mode: JournalMode = JournalMode::Off;
+        /// Every how many-th scoring decision `sampled` records.
+        sample_every: u64 = 100;
+        /// Most bytes of recorded decisions; the oldest go first.
+        bytes_max: u64 = 256 * 1024 * 1024;
+    }
     /// Heartbeats of instances and agents.
     heartbeat: Heartbeat = "heartbeat" {
         /// Time between two heartbeats of an instance, in milliseconds.
@@ -246,7 +263,7 @@ impl Config {
         self.host.policies_dir.clone().unwrap_or_else(|| self.host.data_dir.join("policies"))
     }
 
-    /// Returns the folder where the last good version of each policy is kept.
+    /// Returns the folder for what is kept of policies beside their files: versions, candidates, bindings, promotions.
     #[must_use]
     pub fn keep_dir(&self) -> PathBuf {
         self.host.data_dir.join("state").join("policies")
@@ -329,6 +346,33 @@ impl Config {
         }
     }
 
+    /// Returns how decisions are recorded, if they are.
+    #[must_use]
+    pub fn journal_settings(&self) -> Option<crate::journal::Settings> {
+        let sample_every = match self.journal.mode {
+            JournalMode::Off => return None,
+            JournalMode::Sampled => self.journal.sample_every,
+            JournalMode::Full => 1,
+        };
+        Some(crate::journal::Settings {
+            folder: self.host.data_dir.join("journal"),
+            sample_every,
+            bytes_max: self.journal.bytes_max,
+            header: fulcrum_policy::journal::Header::new(env!("CARGO_PKG_VERSION"), &self.policy_limits()),
+        })
+    }
+
+    /// Returns what a version may fail after its promotion, unless that says otherwise.
+    #[must_use]
+    pub fn promote_budget(&self) -> fulcrum_policy::probation::Budget {
+        let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        fulcrum_policy::probation::Budget {
+            failures_max: narrow(self.policy.promote_failures_max),
+            decisions: narrow(self.policy.promote_decisions),
+            renews: false,
+        }
+    }
+
     /// Returns the folder where compiled policies are kept.
     #[must_use]
     pub fn cache_dir(&self) -> PathBuf {
@@ -340,16 +384,24 @@ impl Config {
     /// Errors with the first entry that is no key.
     pub fn trusted_keys(&self) -> anyhow::Result<Option<fulcrum_policy::TrustedKeys>> {
         let mut keys = Vec::new();
-        for entry in &self.policy.trusted_keys {
+        for (at, entry) in self.policy.trusted_keys.iter().enumerate() {
             // Not repeated in the message: logs are no place for it.
-            if fulcrum_policy::trust::PrivateKey::parse(entry).is_ok() {
+            if fulcrum_policy::trust::holds_private_key(entry) {
                 anyhow::bail!(
-                    "policy.trusted_keys: an entry is a private key; give the public one, and make a new pair"
+                    "policy.trusted_keys: an entry is a private key; give the public one, and make a new pair (entries \
+                     are separated by commas, without quotes or brackets)"
                 );
             }
-            let bad = || format!("policy.trusted_keys: cannot use {entry:?}");
             // Base64 of 32 bytes has 44 characters and ends with =, which nobody calls a file.
             let is_key = entry.len() == 44 && entry.ends_with('=');
+            // A private key has that form, too, without its mark: only what can be a file is shown.
+            let shown = if is_key { format!("entry {}", at + 1) } else { format!("{entry:?}") };
+            let bad = || {
+                format!(
+                    "policy.trusted_keys: cannot use {shown} (entries are public keys or files that hold one, separated \
+                     by commas, without quotes or brackets)"
+                )
+            };
             let key =
                 if is_key { entry.clone() } else { std::fs::read_to_string(entry).with_context(bad)? };
             fulcrum_policy::TrustedKeys::parse([key.as_str()]).with_context(bad)?;
@@ -371,5 +423,42 @@ impl Config {
             load_deadline: Duration::from_millis(self.policy.load_deadline_ms),
             ..fulcrum_policy::Limits::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulcrum_policy::trust::PrivateKey;
+
+    use super::*;
+
+    #[test]
+    fn a_private_key_among_the_trusted_ones_is_not_repeated() {
+        let private = PrivateKey::from_seed(&[3; 32]).to_text();
+        let private = private.trim();
+        let secret = private.split(' ').next_back().expect("its second word");
+        for entry in [
+            private.to_owned(),
+            format!("[\"{private}\"]"),
+            format!("'{private}'"),
+            format!("x {private} y"),
+            // In place of a private key without its mark: a number that is no key to trust.
+            format!("{}=", "A".repeat(43)),
+        ] {
+            let mut config = Config::default();
+            config.policy.trusted_keys = vec![entry.clone()];
+            let error = format!("{:#}", config.trusted_keys().expect_err("no key to trust"));
+            assert!(error.contains("separated by commas"), "{error}");
+            assert!(!error.contains(secret) && !error.contains(&entry), "{error}");
+        }
+    }
+
+    #[test]
+    fn trusted_keys_are_counted() {
+        let mut config = Config::default();
+        let count = |config: &Config| config.trusted_keys().expect("keys").map(|keys| keys.count());
+        assert_eq!(count(&config), None);
+        config.policy.trusted_keys = [1, 2].map(|seed| PrivateKey::from_seed(&[seed; 32]).public()).to_vec();
+        assert_eq!(count(&config), Some(2));
     }
 }

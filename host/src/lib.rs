@@ -10,3 +10,4 @@ pub mod config;
 mod connections;
 pub mod embedded;
 pub mod http;
+pub mod journal;

@@ -11,6 +11,15 @@ fn counts(host: &Host) -> Counts {
     host.services().policies.runtime().cache().expect("it is on").counts()
 }
 
+/// Checks what `/metrics` says of the cache: hits, misses where there was nothing, files that were refused.
+async fn metrics_say(host: &Host, [hit, miss, refused]: [u64; 3]) {
+    let metrics = host.get("/metrics").await.text;
+    for (result, count) in [("hit", hit), ("miss", miss), ("refused", refused)] {
+        let line = format!("fulcrum_policy_cache_loads_total{{result=\"{result}\"}} {count}\n");
+        assert!(metrics.contains(&line), "{line} is not in {metrics}");
+    }
+}
+
 /// The files with code.
 fn compiled(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder.join("data/compiled")).expect("the folder is there");
@@ -34,6 +43,7 @@ fn a_second_start_compiles_nothing() {
         assert_eq!(host.pick("").await, "b");
         let first = counts(&host);
         assert!(first.hits == 0 && first.refused == 0 && first.stored == first.misses, "{first:?}");
+        metrics_say(&host, [0, first.misses, 0]).await;
         let folder = host.stop().await;
         assert_eq!(compiled(folder.path()).len() as u64, first.stored);
         let mode =
@@ -44,6 +54,7 @@ fn a_second_start_compiles_nothing() {
         assert_eq!(host.pick("").await, "b");
         let second = counts(&host);
         assert!(second.hits > 0 && second.misses == 0, "{second:?}");
+        metrics_say(&host, [second.hits, 0, 0]).await;
 
         // An embedded policy is kept like a dropped one.
         host.policies().remove("mine.wasm");
@@ -78,6 +89,7 @@ fn what_was_tampered_with_is_compiled_anew() {
             found.hits == 0 && found.refused == found.misses && found.stored == found.misses,
             "{found:?}"
         );
+        metrics_say(&host, [0, 0, found.refused]).await;
         let host = start(host.stop().await).await;
         let mended = counts(&host);
         assert!(mended.hits > 0 && mended.misses == 0, "{mended:?}");
@@ -126,6 +138,7 @@ fn a_host_runs_without_a_cache() {
     run(async {
         let host = Host::with(|config| config.policy.cache = false).await;
         assert!(host.services().policies.runtime().cache().is_none());
+        assert!(!host.get("/metrics").await.text.contains("fulcrum_policy_cache"));
         let folder = host.stop().await;
         assert!(!folder.path().join("data/compiled").exists());
 

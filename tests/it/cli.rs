@@ -259,6 +259,65 @@ fn check_says_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
+fn check_reports_for_programs() {
+    run(async {
+        let files = Files::new();
+        let good = fulcrum(&["policy", "check", "--json", &prebuilt(&files, "weighted")], "").await.ok();
+        let good: Value = serde_json::from_str(&good).unwrap();
+        assert_eq!(
+            (&good["format"], &good["accepted"], &good["refusal"]),
+            (&json!(1), &json!(true), &Value::Null)
+        );
+        assert_eq!(
+            (&good["digest"], &good["name"]),
+            (&json!(digest(fulcrum::embedded::find("weighted").unwrap())), &json!("weighted"))
+        );
+        let claims = fulcrum(&["policy", "check", "--json", &prebuilt(&files, "sticky")], "").await.ok();
+        let claims: Value = serde_json::from_str(&claims).unwrap();
+        assert!(claims["planNanos"].is_u64() && claims["recommendNanos"].is_null(), "{claims}");
+        assert_eq!((&claims["explains"], &claims["roles"]), (&Value::Null, &json!(["claiming"])));
+
+        let bad = fulcrum(&["policy", "check", "--json", &files.put("bad.wasm", b"\x7fELF")], "").await;
+        let report: Value = serde_json::from_str(&bad.out).unwrap();
+        assert_eq!((bad.code, &report["accepted"]), (Some(1), &json!(false)), "{bad:?}");
+        assert_eq!(
+            (&report["refusal"]["step"], &report["refusal"]["code"]),
+            (&json!("contract"), &json!("precompiled"))
+        );
+        assert!(bad.err.contains("(precompiled)"), "{bad:?}");
+    });
+}
+
+#[test]
+fn authors_choose_the_hosts_a_policy_is_for() {
+    run(async {
+        let files = Files::new();
+        let file = files.put("clock.wasm", &wasi::wasi_guest(wasi::WALL_CLOCK.0, wasi::WALL_CLOCK.1));
+        let case = r#"{"roster":[{"id":"a"}],"request":{"nowMs":7000}}"#;
+        let eval = ["policy", "eval", &file, "--role", "scoring"];
+        for (arguments, input) in [
+            (&["policy", "describe", &file][..], ""),
+            (&["policy", "check", "--json", &file], ""),
+            (&eval, case),
+        ] {
+            let strict = fulcrum(arguments, input).await;
+            assert_eq!(strict.code, Some(1), "{strict:?}");
+            let said = format!("{}{}", strict.out, strict.err);
+            assert!(
+                said.contains("policy.wasi = \\\"compat\\\"") || said.contains("policy.wasi = \"compat\""),
+                "{said}"
+            );
+            fulcrum(&[arguments, &["--wasi"]].concat(), input).await.ok();
+        }
+        // Its cost is the time it sees.
+        let answer = fulcrum(&[&eval[..], &["--wasi"]].concat(), case).await;
+        assert_eq!(answer.lines(), [json!({ "id": "a", "score": 7000.0 })]);
+        let report = fulcrum(&["policy", "check", "--json", "--wasi", &file], "").await.ok();
+        assert_eq!(serde_json::from_str::<Value>(&report).unwrap()["wasi"], true);
+    });
+}
+
+#[test]
 fn pack_makes_a_component_that_passes_check() {
     run(async {
         let files = Files::new();

@@ -281,6 +281,27 @@ fn many_deliveries_are_acknowledged_by_one_call() {
         assert_eq!(answer, json!({ "status": "acked", "acked": 2, "unknown": [ids[0]] }));
         let answer = host.post("/events/ack", &json!({ "deliveryIds": [] })).await.ok();
         assert_eq!(answer, json!({ "status": "acked", "acked": 0, "unknown": [] }));
+        for acked in [1, 0] {
+            mesh.publish("t", &event("again".to_owned())).await;
+            let again = match acked {
+                1 => eventually("it came", SOON, async || mesh.poll(500).await.pop()).await,
+                _ => found[0].clone(),
+            };
+            let ids = vec![again["deliveryId"].clone(); 5];
+            let unknown = if acked == 0 { &ids[..1] } else { &[] };
+            let answer = host.post("/events/ack", &json!({ "deliveryIds": ids })).await.ok();
+            assert_eq!(
+                answer,
+                json!({ "status": "acked", "acked": acked, "unknown": unknown }),
+                "counted once"
+            );
+        }
+        let both = json!({ "deliveryId": found[3]["deliveryId"], "deliveryIds": [] });
+        let refused = host.post("/events/ack", &both).await;
+        let message = refused.refused(400, "invalid_value");
+        assert!(message.contains("both"), "{message}");
+        let answer = host.post("/events/ack", &json!({ "deliveryIds": [] })).await.ok();
+        assert_eq!(answer, json!({ "status": "acked", "acked": 0, "unknown": [] }));
         assert!(mesh.ack(&found[3]).await, "it was not named");
         host.stop().await;
     });

@@ -158,6 +158,8 @@ fn quarantine(data: &std::path::Path, wasm: &[u8]) {
         default_scoring: fulcrum::embedded::DEFAULT_SCORING.to_owned(),
         poll: Duration::from_secs(600),
         settle: Duration::from_millis(50),
+        keep_versions: 5,
+        promote: fulcrum::config::Config::default().promote_budget(),
         trusted: None,
     };
     std::fs::create_dir_all(&settings.folder).unwrap();

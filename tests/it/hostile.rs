@@ -7,8 +7,9 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -138,6 +139,50 @@ fn a_second_signal_ends_a_long_reload() {
                 assert_eq!(process.ended().await, Some(0), "{}", process.log());
             }
         }
+    });
+}
+
+#[test]
+fn callers_that_wait_for_a_long_reload_and_those_that_hang_up_hold_nothing_else_up() {
+    run(async {
+        let settings = ["drain_ms=2000", "policy.load_deadline_ms=600000", "policy.poll_ms=600000"];
+        let mut process = Process::serve(&settings.map(|setting| ["--set", setting]).concat()).await;
+        process.put("/topics/t", &json!({ "partitions": 4 })).await.ok();
+        let join = async |member: &str| {
+            let wish = json!({ "memberId": member, "topics": ["t"], "ttlMs": 600_000 });
+            process.post("/groups/g/members", &wish).await.ok();
+        };
+        let shares = async |wanted: &[usize]| {
+            let group = process.get("/groups/g").await.ok();
+            let members = group["members"].as_array().expect("a list");
+            let held = |member: &Value| member["partitions"].as_array().map_or(0, Vec::len);
+            (members.iter().map(held).collect::<Vec<_>>() == wanted).then_some(())
+        };
+        process.put("/groups/g", &json!({ "handover": "steal" })).await.ok();
+        join("a").await;
+        eventually("it is planned for", SOON, async || shares(&[4]).await).await;
+        process.policies().put("mine.wasm", &endless());
+        eventually("the policy is being loaded", SOON, async || process.log().contains("by hand").then_some(()))
+            .await;
+        // More than there are threads to wait on.
+        let mut waiting = Vec::new();
+        for _ in 0..600 {
+            let address = process.url().strip_prefix("http://").expect("always http");
+            let mut stream = TcpStream::connect(address).await.expect("the host listens");
+            let request = b"POST /admin/policies/reload HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(request).await.expect("the host reads");
+            waiting.push(stream);
+        }
+        join("b").await;
+        eventually("two are planned for", SOON, async || shares(&[2, 2]).await).await;
+        drop(waiting);
+        join("c").await;
+        join("d").await;
+        eventually("four are planned for", SOON, async || shares(&[1, 1, 1, 1]).await).await;
+        let told_at = Instant::now();
+        process.signal("TERM");
+        assert_eq!(process.ended().await, Some(0), "{}", process.log());
+        assert!(told_at.elapsed() < SOON, "it took {:?}", told_at.elapsed());
     });
 }
 

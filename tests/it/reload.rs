@@ -103,11 +103,15 @@ fn a_policy_is_shown_as_it_stands() {
         host.policies().put("mine.wasm", embedded("weighted"));
         let mut status = host.until_in_use("mine", &digest(embedded("weighted"))).await;
         assert!(status["loadMs"].take().is_u64() && status["summary"].take().is_string());
+        assert!(status["versions"][0]["at"].take().is_u64());
+        let versions = json!([{ "digest": digest(embedded("weighted")), "version": weighted_version(), "config": {},
+            "embedded": false, "inUse": true, "at": null }]);
         let expected = json!({ "name": "mine", "state": "live", "source": "file", "digest": digest(embedded("weighted")),
             "version": weighted_version(), "summary": null, "roles": ["scoring"], "bound": ["scoring"], "config": {},
             "sizeBytes": embedded("weighted").len(), "loadMs": null, "lastFailure": null, "problem": null,
             "decisions": { "ok": 0, "timeout": 0, "trap": 0, "limit": 0, "illegal": 0, "error": 0, "open": 0 },
-            "plans": { "ok": 0, "timeout": 0, "trap": 0, "limit": 0, "illegal": 0, "error": 0, "open": 0 } });
+            "plans": { "ok": 0, "timeout": 0, "trap": 0, "limit": 0, "illegal": 0, "error": 0, "open": 0 },
+            "candidate": null, "versions": versions, "promotion": null, "canary": null });
         assert_eq!(status, expected);
         host.recommend("").await;
         let all = host.get("/admin/policies").await.ok();

@@ -59,6 +59,8 @@ pub(super) struct Eval {
     /// More than a host gives, so that the answers do not depend on how busy this machine is.
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     deadline_ms: u64,
+    #[command(flatten)]
+    mode: policy::Mode,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -73,7 +75,7 @@ impl Eval {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let deadline = Duration::from_millis(self.deadline_ms);
         let limits = Limits { scoring_deadline: deadline, claiming_deadline: deadline, ..Limits::default() };
-        let runtime = policy::runtime(limits)?;
+        let runtime = self.mode.runtime(limits)?;
         let (name, artifact) = policy::load(&runtime, &self.policy)?;
         let roles = artifact.roles();
         let is_offered = match self.role {

@@ -5,6 +5,7 @@ mod config;
 mod eval;
 mod group;
 mod policy;
+mod replay;
 mod serve;
 mod settings;
 
@@ -28,6 +29,8 @@ enum Command {
     /// List, inspect, check, pack and try policies
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// Make recorded decisions again, or let another policy make them
+    Replay(replay::Replay),
     /// Take part in consumer groups
     #[command(subcommand)]
     Group(group::Group),
@@ -42,6 +45,7 @@ pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Serve(command) => command.run(),
         Command::Policy(command) => command.run(),
+        Command::Replay(command) => command.run(),
         Command::Group(command) => command.run(),
         Command::Config(command) => command.run(),
     };

@@ -1,13 +1,22 @@
 //! `fulcrum policy …`: everything about policies, most of it without a running host.
 
+mod bind;
 mod build;
 mod check;
 mod describe;
 mod keygen;
+mod lines;
 mod list;
 mod new;
 mod pack;
+mod place;
 mod project;
+mod promote;
+mod push;
+mod remove;
+mod rollback;
+mod shadow;
+mod shell;
 mod sign;
 mod status;
 
@@ -15,8 +24,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
-use clap::Subcommand;
-use fulcrum_policy::{Artifact, Limits, Roles, Runtime};
+use clap::{Args, Subcommand};
+use fulcrum_policy::{Artifact, Limits, Roles, Runtime, runtime};
 use serde_json::{Map, Value};
 
 use super::eval;
@@ -35,6 +44,20 @@ pub(super) enum Policy {
     Check(check::Check),
     /// Let a policy answer questions from stdin, one JSON object per line
     Eval(eval::Eval),
+    /// Send a policy or its configuration to a running host, into use or as the candidate
+    Push(push::Push),
+    /// Let a policy answer along with the live one on a running host, and show how they differ
+    Shadow(shadow::Shadow),
+    /// Let a second version decide for a share of the clients of a running host
+    Canary(bind::Canary),
+    /// Put the candidate of a running host into service, on trial
+    Promote(promote::Promote),
+    /// Return to a former version on a running host
+    Rollback(rollback::Rollback),
+    /// Remove a policy's files, or its candidate, from a running host
+    Remove(remove::Remove),
+    /// Show or change which policy of a running host serves what
+    Bind(bind::Bind),
     /// Make a policy project from a template
     New(new::New),
     /// Build a policy project and check the component
@@ -57,6 +80,13 @@ impl Policy {
             Self::Describe(command) => command.run(),
             Self::Check(command) => command.run(),
             Self::Eval(command) => command.run(),
+            Self::Push(command) => command.run(),
+            Self::Shadow(command) => command.run(),
+            Self::Canary(command) => command.run(),
+            Self::Promote(command) => command.run(),
+            Self::Rollback(command) => command.run(),
+            Self::Remove(command) => command.run(),
+            Self::Bind(command) => command.run(),
             Self::New(command) => command.run(),
             Self::Build(command) => command.run(),
             Self::Pack(command) => command.run(),
@@ -67,9 +97,20 @@ impl Policy {
     }
 }
 
-/// Starts the policy runtime for a command.
-pub(super) fn runtime(limits: Limits) -> anyhow::Result<Arc<Runtime>> {
-    Runtime::new(limits).context("cannot start the policy runtime")
+/// What the hosts offer that a policy is meant for.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(super) struct Mode {
+    /// Take it as a host with policy.wasi = "compat" would
+    #[arg(long)]
+    wasi: bool,
+}
+
+impl Mode {
+    /// Starts the policy runtime for a command.
+    pub(super) fn runtime(self, limits: Limits) -> anyhow::Result<Arc<Runtime>> {
+        let options = runtime::Options { wasi: self.wasi, ..runtime::Options::default() };
+        Runtime::with(limits, options).context("cannot start the policy runtime")
+    }
 }
 
 /// Returns the policy's name and bytes: those of an embedded one, else of a file.

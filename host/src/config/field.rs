@@ -39,6 +39,17 @@ pub enum Wasi {
     Compat,
 }
 
+/// Which decisions are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalMode {
+    /// None.
+    Off,
+    /// Some scoring decisions, and every plan.
+    Sampled,
+    /// All.
+    Full,
+}
+
 /// A network address as clients write it: HOST:PORT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
@@ -162,14 +173,40 @@ impl Field for Wasi {
     }
 }
 
+impl Field for JournalMode {
+    fn read(raw: &Raw<'_>) -> Result<Self, String> {
+        match text(raw)? {
+            "off" => Ok(Self::Off),
+            "sampled" => Ok(Self::Sampled),
+            "full" => Ok(Self::Full),
+            other => Err(format!("expected \"off\", \"sampled\" or \"full\", found {other:?}")),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(match self {
+            Self::Off => "off",
+            Self::Sampled => "sampled",
+            Self::Full => "full",
+        }))
+    }
+}
+
 impl Field for Vec<String> {
-    /// A list, or one text with commas between.
+    /// A list, or one text with commas between. A text must hold something: an empty variable is more often a mistake than
+    /// the wish to have nothing, and what is off then may be a protection.
     fn read(raw: &Raw<'_>) -> Result<Self, String> {
         if let Raw::Toml(toml::Value::Array(items)) = raw {
             return items.iter().map(|item| text(&Raw::Toml(item)).map(str::to_owned)).collect();
         }
         let items = text(raw).map_err(|_| format!("expected a list of texts, found {raw}"))?;
-        Ok(items.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect())
+        let items: Self =
+            items.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect();
+        if items.is_empty() {
+            return Err("expected one or more, separated by commas, found nothing; leave the setting out to have none"
+                .to_owned());
+        }
+        Ok(items)
     }
 
     fn show(&self) -> Option<String> {
@@ -280,7 +317,10 @@ mod tests {
         check("[]", Ok(&[]));
         check("[\"a\", \"b,c\"]", Ok(&["a", "b,c"]));
         check("\" a, b ,\"", Ok(&["a", "b"]));
-        check("\"\"", Ok(&[]));
+        let empty =
+            "expected one or more, separated by commas, found nothing; leave the setting out to have none";
+        check("\"\"", Err(empty));
+        check("\" , \"", Err(empty));
         check("[1]", Err("expected a text, found 1"));
         check("3", Err("expected a list of texts, found 3"));
     }

@@ -128,7 +128,9 @@ impl Loading {
         let table = match text.parse::<toml::Table>() {
             Ok(table) => table,
             Err(error) => {
-                let message = error.to_string();
+                // Else with the line it is about.
+                let is_secret = fulcrum_policy::trust::holds_private_key(text);
+                let message = if is_secret { error.message().to_owned() } else { error.to_string() };
                 self.problems.push(format!("{} is not TOML: {}", path.display(), message.trim_end()));
                 return;
             }
@@ -264,7 +266,16 @@ mod tests {
         check("[policy]\nwasi = true", &[], &[], "policy.wasi (file): expected a text, found true");
         check("", &[], &[("policy.wasi", "on")], "expected \"off\" or \"compat\", found \"on\"");
         check("[policy]\ntrusted_keys = 1", &[], &[], "expected a list of texts, found 1");
+        let empty = "found nothing; leave the setting out to have none";
+        check("", &[("FULCRUM_POLICY_TRUSTED_KEYS", "")], &[], empty);
+        check("[policy]\ntrusted_keys = [\"x\"]", &[], &[("policy.trusted_keys", "")], empty);
+        let line = "[policy]\ntrusted_keys = fulcrum-private-key-1 AAAA";
+        let problems = load_all(line, &[], &[]).expect_err("no TOML").0;
+        assert!(problems.len() == 1 && !problems[0].contains("AAAA"), "{problems:?}");
         check("[policy]\ncache_bytes_max = 9", &[], &[], "9 is out of range");
+        check("[journal]\nmode = \"on\"", &[], &[], "expected \"off\", \"sampled\" or \"full\"");
+        check("[journal]\nsample_every = 0", &[], &[], "0 is out of range");
+        check("[journal]\nbytes_max = 9", &[], &[], "9 is out of range");
         check("[log]\nformat = \"xml\"", &[], &[], "expected \"text\" or \"json\"");
         check("[log]\nfilter = \"a=b=c\"", &[], &[], "is not a filter");
     }

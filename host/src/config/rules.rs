@@ -11,7 +11,7 @@ const STORE_BYTES_MIN: u64 = 1024 * 1024;
 
 /// Returns every rule the configuration breaks, as (key, what is wrong and what to do).
 pub(super) fn broken(config: &Config) -> Vec<(&'static str, String)> {
-    let Config { host, policy, events, limits, group, heartbeat, session, log } = config;
+    let Config { host, policy, events, limits, group, journal, heartbeat, session, log } = config;
     let mut found = Vec::new();
     let ranges = [
         ("body_bytes_max", host.body_bytes_max, 1024, 1 << 30),
@@ -26,6 +26,9 @@ pub(super) fn broken(config: &Config) -> Vec<(&'static str, String)> {
         ("policy.memory_mib", policy.memory_mib, 1, 4096),
         ("policy.artifact_mib_max", policy.artifact_mib_max, 1, 1024),
         ("policy.cache_bytes_max", policy.cache_bytes_max, 1 << 20, 1 << 40),
+        ("policy.keep_versions", policy.keep_versions, 1, 1000),
+        ("policy.promote_failures_max", policy.promote_failures_max, 0, 1_000_000_000),
+        ("policy.promote_decisions", policy.promote_decisions, 1, 1_000_000_000),
         ("policy.poll_ms", policy.poll_ms, 10, SPAN_MS_MAX),
         ("policy.settle_ms", policy.settle_ms, 1, 60_000),
         ("events.default_partitions", events.default_partitions, 1, fulcrum_store::PARTITIONS_MAX.into()),
@@ -41,6 +44,8 @@ pub(super) fn broken(config: &Config) -> Vec<(&'static str, String)> {
         ("group.ownership_expiry_ms", group.ownership_expiry_ms, 100, SPAN_MS_MAX),
         ("group.handover_deadline_ms", group.handover_deadline_ms, 1, SPAN_MS_MAX),
         ("group.gather_ms", group.gather_ms, 0, 60_000),
+        ("journal.sample_every", journal.sample_every, 1, 1 << 32),
+        ("journal.bytes_max", journal.bytes_max, 1 << 20, 1 << 40),
         ("heartbeat.interval_ms", heartbeat.interval_ms, 10, SPAN_MS_MAX),
         ("heartbeat.ttl_ms", heartbeat.ttl_ms, 20, SPAN_MS_MAX),
         ("session.binding_ttl_ms", session.binding_ttl_ms, 1, SPAN_MS_MAX),

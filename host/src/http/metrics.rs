@@ -4,6 +4,7 @@
 //! instance, so the number of lines stays bounded.
 
 mod events;
+mod lifecycle;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,8 +18,8 @@ use axum::routing::get;
 use fulcrum_coordinator::groups::{Counts, WarningKind};
 use fulcrum_coordinator::pulls;
 use fulcrum_coordinator::turns;
-use fulcrum_policy::Outcome;
 use fulcrum_policy::tally::{BUCKET_BOUNDS_NANOS, Line};
+use fulcrum_policy::{Outcome, cache, shadow};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -26,6 +27,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::error::Error;
 use crate::app::Services;
+use crate::journal;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -67,6 +69,8 @@ impl Collector for Scrape {
         let (scoring, claiming) = (services.balancer.tally(), services.planner.tally());
         decisions(&mut encoder, &[("scoring", scoring.lines()), ("claiming", claiming.lines())])?;
         policies(&mut encoder, services)?;
+        lifecycle::encode(&mut encoder, &services.policies)?;
+        shadows(&mut encoder, &services.shadows.counts())?;
 
         let instances = services.balancer.counts();
         let states = [("live", instances.live), ("draining", instances.draining), ("dead", instances.dead)];
@@ -104,6 +108,14 @@ impl Collector for Scrape {
             family
                 .encode_family(&[("result", result)])?
                 .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+
+        if let Some(cache) = services.policies.runtime().cache() {
+            compile_cache(&mut encoder, cache.counts())?;
+        }
+
+        if let Some(journal) = &services.journal {
+            self::journal(&mut encoder, &journal.counts())?;
         }
 
         let (bytes_in, bytes_out) = services.meter.totals();
@@ -197,6 +209,43 @@ fn policies(encoder: &mut DescriptorEncoder<'_>, services: &Services) -> fmt::Re
         family.encode_family(&labels)?.encode_gauge(&1i64)?;
     }
     Ok(())
+}
+
+fn shadows(encoder: &mut DescriptorEncoder<'_>, shadows: &[(String, shadow::Counts)]) -> fmt::Result {
+    let help = "Live decisions and plans that shadows were to answer as well, by how that came out";
+    let mut family = encoder.encode_descriptor("fulcrum_shadow_compared", help, None, MetricType::Counter)?;
+    for (name, counts) in shadows {
+        let shadow::Counts { same, different, failed, dropped } = *counts;
+        let results = [("same", same), ("different", different), ("failed", failed), ("dropped", dropped)];
+        for (result, compared) in results {
+            let labels = [("policy", name.as_str()), ("result", result)];
+            count(family.encode_family(&labels)?, compared)?;
+        }
+    }
+    Ok(())
+}
+
+/// Each policy that was loaded counts once.
+fn compile_cache(encoder: &mut DescriptorEncoder<'_>, counts: cache::Counts) -> fmt::Result {
+    let help = "Policies loaded by what the cache of compiled code had; all but hits were compiled";
+    let mut family =
+        encoder.encode_descriptor("fulcrum_policy_cache_loads", help, None, MetricType::Counter)?;
+    let cache::Counts { hits, misses, refused, .. } = counts;
+    for (result, loads) in [("hit", hits), ("miss", misses.saturating_sub(refused)), ("refused", refused)] {
+        count(family.encode_family(&[("result", result)])?, loads)?;
+    }
+    Ok(())
+}
+
+fn journal(encoder: &mut DescriptorEncoder<'_>, counts: &journal::Counts) -> fmt::Result {
+    let help = "Decisions that were to be recorded, by what became of them";
+    let mut family = encoder.encode_descriptor("fulcrum_journal_records", help, None, MetricType::Counter)?;
+    for (result, records) in [("written", counts.written), ("dropped", counts.dropped)] {
+        count(family.encode_family(&[("result", result)])?, records)?;
+    }
+    gauge(encoder, "fulcrum_journal_bytes", "Bytes of recorded decisions in the folder", counts.bytes)?;
+    let help = "1 while the folder of recorded decisions cannot be written";
+    gauge(encoder, "fulcrum_journal_paused", help, counts.is_paused.into())
 }
 
 fn process(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -5,6 +5,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod agents;
+pub(crate) mod decisions;
 pub mod error;
 pub(crate) mod events;
 pub mod extract;
@@ -72,6 +73,7 @@ pub(crate) fn router(services: Services, edge: Edge) -> Router {
         .merge(events::routes())
         .merge(groups::routes())
         .merge(admin::routes())
+        .merge(decisions::routes())
         .merge(metrics::routes())
         .fallback(no_such_route)
         .method_not_allowed_fallback(method_not_allowed)
@@ -124,7 +126,8 @@ async fn discard(body: Body) {
 fn refuse(request: &Request<Body>, edge: &Edge) -> Option<Error> {
     let headers = request.headers();
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if declared.is_some_and(|bytes| bytes > edge.body_bytes_max as u64) {
+    let is_above = declared.is_some_and(|bytes| bytes > edge.body_bytes_max as u64);
+    if is_above && !is_upload(request) {
         return Some(extract::too_large());
     }
     // A browser keeps what is read from the pages of others, but not what comes through a WebSocket.
@@ -136,6 +139,11 @@ fn refuse(request: &Request<Body>, edge: &Edge) -> Option<Error> {
     let message = "a web page of another origin must not use this host; call it without the headers `Origin` and \
                    `Sec-Fetch-Site`";
     Some(Error::new(StatusCode::FORBIDDEN, "cross_origin", message))
+}
+
+/// Says whether a request brings a policy: those have a limit of their own.
+fn is_upload(request: &Request<Body>) -> bool {
+    *request.method() == Method::PUT && request.uri().path().starts_with("/admin/policies/")
 }
 
 /// Says whether a browser sent this for a page of another origin, or for a link on one.

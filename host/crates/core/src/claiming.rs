@@ -36,6 +36,12 @@ impl Reason {
         (Self::Manual, "manual"),
     ];
 
+    /// Returns its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(known, _)| *known == self).map(|(_, word)| *word).unwrap_or_default()
+    }
+
     /// Returns the reason of a word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
@@ -330,7 +336,7 @@ mod tests {
     #[test]
     fn words_and_reasons_agree() {
         for (reason, word) in Reason::WORDS {
-            assert_eq!(Reason::from_word(word), Some(reason));
+            assert_eq!((Reason::from_word(word), reason.word()), (Some(reason), word));
         }
         assert_eq!(Reason::from_word("because"), None);
     }

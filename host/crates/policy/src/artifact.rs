@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -21,6 +22,12 @@ use crate::refusal::Refusal;
 use crate::runtime::{GuestLog, GuestState, Runtime};
 use crate::schema::Schema;
 use crate::seat::{Identity, ScoringFactory, ScoringPolicy};
+
+/// Components of at most this size compile at once, whatever else is being compiled: that takes them a moment. Every
+/// policy that is part of the host is smaller.
+pub const SMALL_BYTES: usize = 256 << 10;
+/// Longest wait for another compilation. Short, because whoever waits keeps the reload task from everything else.
+const GATE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// What a policy says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -308,50 +315,178 @@ fn is_native(kind: Precompiled) -> bool {
     matches!(kind, Precompiled::Module | Precompiled::Component)
 }
 
-/// Compiles on a thread of its own, one at a time, and gives up waiting when the deadline is over. Code in the cache
-/// need not be compiled.
+/// How a compilation gets on.
+enum Step {
+    /// It begins: nothing holds it up any more.
+    Begun,
+    /// Another one is still at work.
+    Busy,
+    Done(wasmtime::Result<Component>),
+}
+
+/// Compiles on a thread of its own and gives up waiting when the deadline is over. Code in the cache need not be
+/// compiled.
+///
+/// Large components are compiled one at a time. One that was given up goes on to its end and keeps others out until then:
+/// their deadline begins when they do, and what cannot begin soon enough is refused as [`Refusal::Busy`], not as slow.
 fn compile(runtime: &Arc<Runtime>, bytes: &[u8], digest: &str) -> Result<Component, Refusal> {
-    let (done, result) = mpsc::sync_channel(1);
+    let deadline = runtime.limits().compile_deadline;
+    let wait = deadline.min(GATE_WAIT_MAX);
+    // Room for all it sends: an abandoned compilation must not wait for a reader.
+    let (sender, steps) = mpsc::sync_channel(2);
     let (engine, gate, owned) = (runtime.engine().clone(), runtime.compiling.clone(), bytes.to_vec());
     let (cache, digest) = (runtime.cache().cloned(), digest.to_owned());
     let is_awaited = Arc::new(AtomicBool::new(true));
     let still_awaited = is_awaited.clone();
     let work = move || {
-        let cached = cache.as_ref().and_then(|cache| cache.load(&engine, &digest));
-        let component = cached.map_or_else(
-            || {
-                let _one_at_a_time = gate.lock();
-                let component = Component::from_binary(&engine, &owned);
-                // What took too long was refused, and must not be quick the next time.
-                if let (Some(cache), Ok(component), true) =
-                    (cache, &component, still_awaited.load(Ordering::Acquire))
-                {
-                    cache.store(&engine, &digest, component);
-                }
-                component
-            },
-            Ok,
-        );
-        drop(done.send(component));
+        if let Some(component) = cache.as_ref().and_then(|cache| cache.load(&engine, &digest)) {
+            drop(sender.send(Step::Done(Ok(component))));
+            return;
+        }
+        let is_large = owned.len() > SMALL_BYTES;
+        let one_at_a_time = is_large.then(|| gate.try_lock_for(wait));
+        if matches!(one_at_a_time, Some(None)) {
+            drop(sender.send(Step::Busy));
+            return;
+        }
+        if !still_awaited.load(Ordering::Acquire) {
+            return;
+        }
+        drop(sender.send(Step::Begun));
+        let component = compile_apart(&engine, &owned);
+        // What took too long was refused, and must not be quick the next time.
+        if let (Some(cache), Ok(component), true) = (cache, &component, still_awaited.load(Ordering::Acquire))
+        {
+            cache.store(&engine, &digest, component);
+        }
+        drop(sender.send(Step::Done(component)));
     };
     std::thread::Builder::new()
         .name("policy-compile".to_owned())
         .spawn(work)
         .map_err(|error| Refusal::Resources { error: error.to_string() })?;
-    match result.recv_timeout(runtime.limits().compile_deadline) {
-        Ok(Ok(component)) => Ok(component),
-        Ok(Err(error)) => {
-            let error = format!("{:#}", error.root_cause());
-            // The compiler also refuses what is sound but has no place in the pool.
-            let is_pool = error.contains("pooling allocator");
-            Err(if is_pool { Refusal::Resources { error } } else { Refusal::Damaged { error } })
-        }
-        Err(mpsc::RecvTimeoutError::Timeout) => {
+    // Before the wait a thread is started and the cache is read: of no component's making, so not within its deadline.
+    let mut step = steps.recv_timeout(GATE_WAIT_MAX.saturating_add(wait));
+    let has_begun = matches!(step, Ok(Step::Begun));
+    if has_begun {
+        step = steps.recv_timeout(deadline);
+    }
+    match step {
+        Ok(Step::Done(Ok(component))) => Ok(component),
+        Ok(Step::Done(Err(error))) => Err(refusal_of(&error)),
+        Ok(Step::Busy) => Err(Refusal::Busy),
+        Ok(Step::Begun) | Err(mpsc::RecvTimeoutError::Timeout) => {
             is_awaited.store(false, Ordering::Release);
-            Err(Refusal::Slow { deadline_ms: fulcrum_core::time::millis(runtime.limits().compile_deadline) })
+            if !has_begun {
+                return Err(Refusal::Busy);
+            }
+            Err(Refusal::Slow { deadline_ms: fulcrum_core::time::millis(deadline) })
         }
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             Err(Refusal::Damaged { error: "the compiler gave up on it".to_owned() })
         }
+    }
+}
+
+/// Compiles with threads of its own: in the pool of the process, whatever is being compiled already would come first.
+fn compile_apart(engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Component> {
+    let pool = rayon::ThreadPoolBuilder::new().thread_name(|at| format!("policy-compile-{at}")).build();
+    let compile = || Component::from_binary(engine, bytes);
+    // Without threads to be had it goes the slower way.
+    pool.map_or_else(|_| compile(), |pool| pool.install(compile))
+}
+
+/// Tells what is unsound from what is sound but has no place in the pool, which the compiler refuses, too.
+fn refusal_of(error: &wasmtime::Error) -> Refusal {
+    if !is_of_the_pool(error) {
+        return Refusal::Damaged { error: format!("{:#}", error.root_cause()) };
+    }
+    let mut error = format!("{error:#}");
+    if error.contains("minimum byte size") {
+        error.push_str(" (policy.memory_mib sets it)");
+    }
+    Refusal::Resources { error }
+}
+
+/// Says whether the engine refused a component because an instance of it would not fit the pool.
+pub(crate) fn is_of_the_pool(error: &wasmtime::Error) -> bool {
+    // The pool's own words; it has no type for them.
+    const WORDS: [&str; 5] = [
+        "pooling allocator",
+        "exceeds the limit of",
+        "exceeds the configured maximum",
+        "exceeds the per-instance limit",
+        "exceeds the total tables limit",
+    ];
+    error.chain().any(|cause| {
+        let text = cause.to_string();
+        WORDS.iter().any(|words| text.contains(words))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+
+    /// A component of more than [`SMALL_BYTES`]: a custom section, which costs nothing to compile.
+    fn large() -> Vec<u8> {
+        let text = format!("(component (@custom \"x\" \"{}\"))", "x".repeat(SMALL_BYTES));
+        wat::parse_str(text).expect("it is a component")
+    }
+
+    fn loaded(runtime: &Arc<Runtime>, bytes: &[u8]) -> &'static str {
+        // Neither is a policy: compiled is what was refused for its exports.
+        Artifact::load(runtime, bytes).err().expect("it exports nothing").code()
+    }
+
+    #[test]
+    fn only_a_large_component_waits_for_another_one_and_that_is_not_called_slow() {
+        let small = wat::parse_str("(component)").expect("it is a component");
+        let limits = Limits { compile_deadline: Duration::from_millis(1), ..Limits::default() };
+        let hasty = Runtime::new(limits).expect("the engine starts");
+        let patient = Runtime::new(Limits::default()).expect("the engine starts");
+        let (at_work, also) = (hasty.compiling.lock(), patient.compiling.lock());
+        assert_eq!(loaded(&hasty, &large()), "busy");
+        assert_eq!(loaded(&patient, &small), "other_world");
+        // It waits, and goes on as soon as the other one is done.
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| loaded(&patient, &large()));
+            drop(also);
+            assert_eq!(waiting.join().expect("it ends"), "other_world");
+        });
+        drop(at_work);
+    }
+
+    #[test]
+    fn what_was_given_up_as_slow_keeps_only_large_ones_waiting() {
+        // A second of work or so.
+        let body = "(i32.add (i32.mul (local.get 0) (i32.const 77777777)) (i32.const 77777777)) ".repeat(2);
+        let function = format!("(func (param i32) (result i32) {body} i32.xor)\n");
+        let text = format!("(component (core module {}))", function.repeat(20_000));
+        let slow = wat::parse_str(text).expect("it is a component");
+        assert!(slow.len() > SMALL_BYTES);
+        let limits = Limits { compile_deadline: Duration::from_millis(1), ..Limits::default() };
+        let hasty = Runtime::new(limits).expect("the engine starts");
+        assert_eq!(loaded(&hasty, &slow), "slow");
+        assert_eq!(loaded(&hasty, &large()), "busy");
+    }
+
+    #[test]
+    fn what_has_no_place_in_the_pool_is_not_called_damaged() {
+        let runtime = Runtime::new(Limits { memory_bytes: 1 << 20, ..Limits::default() }).expect("starts");
+        if !runtime.is_pooled() {
+            return;
+        }
+        let check = |module: &str, words: &[&str]| {
+            let text = format!("(component (core module $m {module}) (core instance (instantiate $m)))");
+            let bytes = wat::parse_str(text).expect("it is a component");
+            let refusal = Artifact::load(&runtime, &bytes).err().expect("it does not fit");
+            assert_eq!(refusal.code(), "resources", "{module}: {refusal}");
+            assert!(words.iter().all(|word| refusal.to_string().contains(word)), "{refusal}");
+        };
+        check("(memory 17)", &["1114112", "policy.memory_mib"]);
+        check("(memory 1) (memory 1) (memory 1) (memory 1) (memory 1)", &[]);
+        check("(table 20001 funcref)", &["20001"]);
     }
 }

@@ -42,15 +42,28 @@ pub struct Breaker {
     filled: u32,
     openings: u32,
     closed_at: Timestamp,
+    quarantines: bool,
 }
 
 impl Default for Breaker {
     fn default() -> Self {
-        Self { state: State::Closed, filled: 0, openings: 0, closed_at: Timestamp::default() }
+        Self {
+            state: State::Closed,
+            filled: 0,
+            openings: 0,
+            closed_at: Timestamp::default(),
+            quarantines: true,
+        }
     }
 }
 
 impl Breaker {
+    /// Makes a breaker that never ends in quarantine: its pauses just grow no further.
+    #[must_use]
+    pub fn without_quarantine() -> Self {
+        Self { quarantines: false, ..Self::default() }
+    }
+
     /// Returns the state.
     #[must_use]
     pub fn state(&self) -> State {
@@ -100,9 +113,9 @@ impl Breaker {
     }
 
     fn open(&mut self, now: Timestamp) {
-        self.openings += 1;
+        self.openings = (self.openings + 1).min(OPENINGS_MAX + 1);
         self.filled = 0;
-        self.state = if self.openings > OPENINGS_MAX {
+        self.state = if self.openings > OPENINGS_MAX && self.quarantines {
             State::Quarantined
         } else {
             let pause = PAUSE_FIRST.saturating_mul(1 << (self.openings - 1));
@@ -160,9 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_loop_ends_in_quarantine_unless_it_was_healthy() {
-        let crash_loop = |pause: u64| {
-            let mut breaker = Breaker::default();
+    fn a_crash_loop_ends_in_quarantine_unless_it_was_healthy_or_is_the_last_resort() {
+        let crash_loop = |mut breaker: Breaker, pause: u64| {
             let mut now = 100;
             for _ in 0..20 {
                 trap_three_times(&mut breaker, now);
@@ -171,7 +183,13 @@ mod tests {
             }
             breaker.state()
         };
-        assert_eq!(crash_loop(1), State::Quarantined);
-        assert_eq!(crash_loop(60), State::Closed);
+        assert_eq!(crash_loop(Breaker::default(), 1), State::Quarantined);
+        assert_eq!(crash_loop(Breaker::default(), 60), State::Closed);
+        let mut last_resort = Breaker::without_quarantine();
+        trap_three_times(&mut last_resort, 0);
+        (0..50).for_each(|_| last_resort.trial(false, at(1000)));
+        assert_eq!(last_resort.state(), State::Open { trial_at: at(1032) });
+        last_resort.trial(true, at(1032));
+        assert_eq!(last_resort.state(), State::Closed);
     }
 }

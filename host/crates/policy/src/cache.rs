@@ -6,7 +6,8 @@
 //!
 //! Invariants: bytes reach `deserialize` only if their MAC verifies under the folder's key and their header names the
 //! component, engine and contract at hand; whatever else lies there is ignored, compiled anew and written over. The
-//! cache never fails a load: without it a host is only slower to start.
+//! cache never fails a load: without it a host is only slower to start. Folder and key may be deleted at any time: they
+//! are made again, at the latest with the next file that is written. Only regular files are ever removed.
 
 use std::fs;
 use std::hash::{Hash as _, Hasher};
@@ -22,6 +23,7 @@ use sha2::{Digest as _, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
+use crate::artifact::is_of_the_pool;
 use crate::contract;
 use crate::private::{self, Fault};
 
@@ -88,7 +90,7 @@ pub struct Counts {
 pub struct Cache {
     folder: PathBuf,
     bytes_max: u64,
-    key: [u8; KEY_BYTES],
+    key: Mutex<[u8; KEY_BYTES]>,
     counts: Mutex<Counts>,
     /// Tells unfinished files of this cache from those of others; process ids of two containers may be the same.
     tag: String,
@@ -99,8 +101,8 @@ pub struct Cache {
 impl Cache {
     /// Opens the folder, and makes it and its key if they are missing.
     ///
-    /// A folder or a key that others could read has no secret any more: it is closed, and a fresh key makes all files
-    /// of the old one worthless.
+    /// A folder or a key that others could read has no secret any more: it is closed, and gets a fresh key. Files made
+    /// under another key than the folder's are removed when it gets a fresh one.
     pub fn open(settings: Settings) -> Result<Arc<Self>, Error> {
         let Settings { folder, bytes_max, fresh_key } = settings;
         let failed = |source| Error::Folder { path: folder.clone(), source };
@@ -116,11 +118,22 @@ impl Cache {
         tidy(&folder).map_err(failed)?;
         let path = folder.join("key");
         let tag = hex(&Sha256::digest(fresh_key)[..8]);
-        let key = key(&path, was_open, fresh_key, &tag).map_err(|source| Error::Key { path, source })?;
+        // As of before there is a fresh key: what another host writes from then on is of that key.
+        let older = files(&folder).map_err(failed)?;
+        let (key, is_new) =
+            key(&path, was_open, fresh_key, &tag).map_err(|source| Error::Key { path, source })?;
+        if is_new && !older.is_empty() {
+            older.iter().for_each(|file| drop(fs::remove_file(&file.path)));
+            tracing::warn!(
+                folder = %folder.display(),
+                files = older.len(),
+                "the key of the compiled policies is new: the files made under another one are dropped"
+            );
+        }
         Ok(Arc::new(Self {
             folder,
             bytes_max,
-            key,
+            key: Mutex::new(key),
             counts: Mutex::default(),
             tag,
             serial: AtomicU64::new(0),
@@ -168,8 +181,13 @@ impl Cache {
         if found != header.bytes(code.len()) {
             return Err(unfit("it is of another component, engine or contract"));
         }
-        let component = deserialize(engine, code)
-            .map_err(|error| Fault::Unfit(format!("the engine refuses it: {error:#}")))?;
+        let component = deserialize(engine, code).map_err(|error| {
+            if is_of_the_pool(&error) {
+                // Nothing is wrong with the file: the limits have changed, and compiling will say so.
+                return Fault::Missing;
+            }
+            Fault::Unfit(format!("the engine refuses it: {error:#}"))
+        })?;
         // The order of use is the order of these times. A file that cannot be touched is only removed earlier.
         drop(file.set_modified(SystemTime::now()));
         Ok(component)
@@ -197,6 +215,7 @@ impl Cache {
             tracing::debug!(file = %path.display(), bytes = code.len(), "compiled code is larger than the cache");
             return Ok(false);
         }
+        self.restore()?;
         let mac = self.mac(&header, &code).finalize().into_bytes();
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let beside = path.with_added_extension(format!("{}-{serial}{UNFINISHED}", self.tag));
@@ -207,41 +226,75 @@ impl Cache {
             drop(fs::remove_file(&beside));
             return Err(error.into());
         }
-        self.sweep()?;
+        if let Err(error) = self.sweep() {
+            tracing::warn!(folder = %self.folder.display(), %error, "cannot remove compiled code: too much is kept");
+        }
         Ok(true)
     }
 
+    /// Makes the folder and the key again if somebody removed them.
+    fn restore(&self) -> io::Result<()> {
+        let path = self.folder.join("key");
+        let mut key = self.key.lock();
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                private::make_folder(&self.folder)?;
+                make_key(&path, *key, &self.tag)?;
+            }
+            _ => {}
+        }
+        // Another host may have been first, with a key of its own. One that is not to be trusted is for the next start.
+        if let Ok(found) = read_key(&path) {
+            *key = found;
+        }
+        Ok(())
+    }
+
     fn mac(&self, header: &[u8], code: &[u8]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of any length");
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&*self.key.lock()).expect("HMAC takes keys of any length");
         mac.update(header);
         mac.update(code);
         mac
     }
 
-    /// Removes what was not used for longest until the rest fits.
+    /// Removes what was not used for longest until the rest fits. Errors with the last of those that stay for it, if too
+    /// much is left.
     fn sweep(&self) -> io::Result<()> {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            // Another host may have removed it in between.
-            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-            if has_suffix(&path, SUFFIX) {
-                files.push((metadata.modified()?, metadata.len(), path));
-            }
-        }
-        files.sort();
-        let mut total: u64 = files.iter().map(|(_, len, _)| len).sum();
-        for (_, len, path) in files {
+        let mut files = files(&self.folder)?;
+        files.sort_by(|a, b| (a.used_at, &a.path).cmp(&(b.used_at, &b.path)));
+        let mut total: u64 = files.iter().map(|file| file.len).sum();
+        let mut failed = Ok(());
+        for file in files {
             if total <= self.bytes_max {
-                break;
+                return Ok(());
             }
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => total -= len,
+            match fs::remove_file(&file.path) {
+                // Another host may have removed it in between.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => failed = Err(error),
+                _ => total -= file.len,
             }
         }
-        Ok(())
+        if total <= self.bytes_max { Ok(()) } else { failed }
     }
+}
+
+/// A file with code.
+struct Kept {
+    path: PathBuf,
+    len: u64,
+    used_at: SystemTime,
+}
+
+/// Lists the regular files with code; what cannot be looked at is left out.
+fn files(folder: &Path) -> io::Result<Vec<Kept>> {
+    let file = |path: PathBuf| {
+        let metadata = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        let used_at = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        Some(Kept { path, len: metadata.len(), used_at })
+    };
+    let paths = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(paths.filter(|path| has_suffix(path, SUFFIX)).filter_map(file).collect())
 }
 
 /// What compiled code belongs to.
@@ -282,43 +335,58 @@ impl Hasher for Feed {
     }
 }
 
-/// Removes what a crash left half written; a younger file may be another host's that is at it.
+/// Removes what a crash left half written; a younger file may be another host's that is at it. What stays is only in the
+/// way of nothing.
 fn tidy(folder: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+    for path in fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path())) {
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-        let is_old = metadata.modified()?.elapsed().is_ok_and(|age| age > UNFINISHED_AGE);
-        if has_suffix(&path, UNFINISHED) && is_old {
-            fs::remove_file(&path)?;
+        let is_old = metadata.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > UNFINISHED_AGE));
+        if has_suffix(&path, UNFINISHED) && metadata.is_file() && is_old {
+            drop(fs::remove_file(&path));
         }
     }
     Ok(())
 }
 
-/// Returns the key of the folder, a fresh one if there is none to be trusted.
-fn key(path: &Path, is_exposed: bool, fresh: [u8; KEY_BYTES], tag: &str) -> io::Result<[u8; KEY_BYTES]> {
-    let fit = |read: Result<(Vec<u8>, fs::File), Fault>| {
-        let (bytes, _) = read?;
-        <[u8; KEY_BYTES]>::try_from(bytes).map_err(|_| Fault::Unfit(format!("it has not {KEY_BYTES} bytes")))
-    };
-    let read = || fit(private::read(path, KEY_BYTES as u64));
-    match read() {
-        Ok(key) if !is_exposed => return Ok(key),
+/// Returns the key of the folder, a fresh one if there is none to be trusted, and whether it is the fresh one.
+fn key(
+    path: &Path,
+    is_exposed: bool,
+    fresh: [u8; KEY_BYTES],
+    tag: &str,
+) -> io::Result<([u8; KEY_BYTES], bool)> {
+    match read_key(path) {
+        Ok(key) if !is_exposed => return Ok((key, false)),
         Ok(_) => fs::remove_file(path)?,
         Err(Fault::Unfit(reason)) => {
+            if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
+                return Err(io::Error::other("it is a folder; remove it, and the host makes a key"));
+            }
             tracing::warn!(file = %path.display(), reason, "the key of the compiled policies is replaced");
             fs::remove_file(path)?;
         }
         Err(Fault::Missing) => {}
     }
+    make_key(path, fresh, tag)?;
+    let key = read_key(path).map_err(|fault| io::Error::other(format!("it is unfit at once: {fault:?}")))?;
+    Ok((key, key == fresh))
+}
+
+/// Reads a key.
+fn read_key(path: &Path) -> Result<[u8; KEY_BYTES], Fault> {
+    let (bytes, _) = private::read(path, KEY_BYTES as u64)?;
+    <[u8; KEY_BYTES]>::try_from(bytes).map_err(|_| Fault::Unfit(format!("it has not {KEY_BYTES} bytes")))
+}
+
+/// Writes a key, unless there is one by now: of two hosts that start at once, the later one takes that of the earlier one.
+fn make_key(path: &Path, key: [u8; KEY_BYTES], tag: &str) -> io::Result<()> {
     let beside = path.with_added_extension(format!("{tag}{UNFINISHED}"));
-    private::write_new(&beside, &[&fresh])?;
-    // Of two hosts that start at once, the later one takes the key of the earlier one.
+    private::write_new(&beside, &[&key])?;
     let linked = fs::hard_link(&beside, path);
     drop(fs::remove_file(&beside));
     match linked {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => read().map_err(|fault| io::Error::other(format!("it is unfit at once: {fault:?}"))),
+        _ => Ok(()),
     }
 }
 

@@ -9,7 +9,7 @@ pub struct Limits {
     pub scoring_deadline: Duration,
     /// Wall time one claiming call may take.
     pub claiming_deadline: Duration,
-    /// Wall time compiling may take, the wait for another compilation included. An 18 MB component of a whole language
+    /// Wall time compiling may take, the wait for another compilation not included. An 18 MB component of a whole language
     /// runtime takes about 10 s of processor time, so this is no deadline for a call.
     pub compile_deadline: Duration,
     /// Wall time each call may take while a policy is loaded and proven.

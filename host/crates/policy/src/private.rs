@@ -90,17 +90,21 @@ pub(crate) fn read(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, File), Fault
     Ok((bytes, file))
 }
 
-/// Writes a new file, durably; errors if there is one already.
+/// Writes a new file, durably; errors if there is one already. What could not be written whole is removed.
 pub(crate) fn write_new(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    make_new(path, |file| {
+        parts.iter().try_for_each(|part| file.write_all(part))?;
+        file.sync_all()
+    })
+}
+
+fn make_new(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path)?;
-    for part in parts {
-        file.write_all(part)?;
-    }
-    file.sync_all()
+    fill(&mut file).inspect_err(|_| drop(fs::remove_file(path)))
 }
 
 #[cfg(unix)]
@@ -122,4 +126,28 @@ fn is_own(_: &fs::Metadata) -> bool {
 #[cfg(not(unix))]
 fn is_open(_: &fs::Metadata) -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_whole_is_removed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("file");
+        let full = |file: &mut File| {
+            file.write_all(b"half")?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        };
+        assert_eq!(make_new(&path, full).map_err(|error| error.kind()), Err(io::ErrorKind::StorageFull));
+        assert!(!path.exists());
+        // What was there before is nobody's to remove.
+        write_new(&path, &[b"a", b"b"]).expect("it is new");
+        let again = write_new(&path, &[b"c"]).map_err(|error| error.kind());
+        assert_eq!(
+            (again, fs::read(&path).expect("there")),
+            (Err(io::ErrorKind::AlreadyExists), b"ab".to_vec())
+        );
+    }
 }

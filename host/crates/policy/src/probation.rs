@@ -46,8 +46,19 @@ impl Probation {
     /// Begins a probation.
     #[must_use]
     pub fn new(identity: Arc<Identity>, budget: Budget, alarm: Alarm) -> Self {
-        let zero = || AtomicU32::new(0);
-        Self { identity, budget, alarm, asked: zero(), failed: zero(), verdict: AtomicU8::new(0) }
+        Self::resumed(identity, budget, alarm, (0, 0))
+    }
+
+    /// Goes on with a probation, for example after a restart, in which so many decisions were asked and so many failed.
+    #[must_use]
+    pub fn resumed(
+        identity: Arc<Identity>,
+        budget: Budget,
+        alarm: Alarm,
+        (asked, failed): (u32, u32),
+    ) -> Self {
+        let (asked, failed) = (AtomicU32::new(asked), AtomicU32::new(failed));
+        Self { identity, budget, alarm, asked, failed, verdict: AtomicU8::new(0) }
     }
 
     /// Says whether it is about this component under this name, whatever a group adds to its configuration.

@@ -54,6 +54,10 @@ pub enum Refusal {
         "compiling took longer than {deadline_ms} ms; make the component smaller or raise policy.compile_deadline_ms"
     )]
     Slow { deadline_ms: u64 },
+    #[error(
+        "another component is still being compiled; this one was not tried yet, and is tried again by itself or with POST /admin/policies/reload"
+    )]
+    Busy,
     #[error("it cannot be started: {failure}")]
     Start { failure: Failure },
     #[error("`describe` failed: {failure}")]
@@ -97,6 +101,12 @@ fn list(names: &[String]) -> String {
 }
 
 impl Refusal {
+    /// Says whether the same file may pass a moment later, with nothing changed: it is waited for, not judged.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Busy)
+    }
+
     /// Returns the stable name of this kind of refusal.
     #[must_use]
     pub fn code(&self) -> &'static str {
@@ -115,6 +125,7 @@ impl Refusal {
             Self::Differences { .. } => "differences",
             Self::Resources { .. } => "resources",
             Self::Slow { .. } => "slow",
+            Self::Busy => "busy",
             Self::Start { .. } => "start",
             Self::Describe { .. } => "describe",
             Self::Description { .. } => "description",

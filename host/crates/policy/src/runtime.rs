@@ -1,8 +1,8 @@
 //! The one wasmtime engine of the process, its clock ticks, and the only way into a guest.
 //!
-//! Invariants: a deadline is set before every entry; ticks come at a steady pace while any guest runs, and the
-//! ticking thread sleeps while none does; a store whose call failed with anything but a policy's own error is not
-//! entered again (its owner drops it).
+//! Invariants: a deadline, or the fuel that stands for it, is set before every entry; ticks come at a steady pace while
+//! any guest runs, and the ticking thread sleeps while none does; a store whose call failed with anything but a policy's
+//! own error is not entered again (its owner drops it).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -43,9 +43,22 @@ pub enum Error {
     Thread(#[source] std::io::Error),
 }
 
+/// What ends a call that does not end by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bound {
+    /// Wall time: its deadline.
+    #[default]
+    Time,
+    /// Instructions: this many units of fuel for each millisecond of its deadline, so that a call ends the same way on
+    /// every machine and however busy that is. Guests run at about half the speed then.
+    Fuel(u64),
+}
+
 /// What a runtime offers beyond the rule.
 #[derive(Default)]
 pub struct Options {
+    /// What bounds calls.
+    pub bound: Bound,
     /// Offers WASI to policies that import it (see `wasi`); else they are refused.
     pub wasi: bool,
     /// Where compiled code is kept; `None` compiles every component anew.
@@ -72,14 +85,14 @@ impl Runtime {
 
     /// Starts the engine, with the pooling allocator where the machine has the address space for it.
     pub fn with(limits: Limits, options: Options) -> Result<Arc<Self>, Error> {
-        let (engine, pooled) = match Engine::new(&config(&limits, true)) {
+        let (engine, pooled) = match Engine::new(&config(&limits, options.bound, true)) {
             Ok(engine) => (engine, true),
             Err(error) => {
                 tracing::warn!(
                     error = format!("{error:#}"),
                     "no address space for pooled guest memory; starting an instance will be slower"
                 );
-                (Engine::new(&config(&limits, false)).map_err(Error::Engine)?, false)
+                (Engine::new(&config(&limits, options.bound, false)).map_err(Error::Engine)?, false)
             }
         };
         let mut linker = Linker::new(&engine);
@@ -155,12 +168,13 @@ impl Drop for Runtime {
     }
 }
 
-fn config(limits: &Limits, pooled: bool) -> Config {
+fn config(limits: &Limits, bound: Bound, pooled: bool) -> Config {
     let mut config = Config::new();
     config
         // Policies are synchronous; with it on, every call would cost three times as much.
         .concurrency_support(false)
-        .epoch_interruption(true)
+        .epoch_interruption(bound == Bound::Time)
+        .consume_fuel(bound != Bound::Time)
         .max_wasm_stack(limits.stack_bytes)
         // Registering unwind data gets slow with many loads and unloads; wasm backtraces do not need it.
         .native_unwind_info(false)
@@ -190,6 +204,11 @@ fn config(limits: &Limits, pooled: bool) -> Config {
     config
 }
 
+/// Returns the fuel of one call.
+fn fuel(per_ms: u64, deadline: Duration) -> u64 {
+    per_ms.saturating_mul(fulcrum_core::time::millis(deadline).max(1))
+}
+
 /// The store of one instance, and the only way into it.
 pub(crate) struct Cell {
     store: Store<GuestState>,
@@ -197,7 +216,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Runs guest code under a deadline.
+    /// Runs guest code under a deadline, or the fuel that stands for it.
     pub(crate) fn enter<T>(
         &mut self,
         deadline: Duration,
@@ -229,8 +248,15 @@ impl Cell {
             wasi.begin(input);
         }
         let _running = self.runtime.ticker.running();
-        let ticks = deadline.as_nanos().div_ceil(TICK.as_nanos());
-        self.store.set_epoch_deadline(u64::try_from(ticks).unwrap_or(u64::MAX / 2).saturating_add(1));
+        match self.runtime.options.bound {
+            Bound::Time => {
+                let ticks = deadline.as_nanos().div_ceil(TICK.as_nanos());
+                self.store.set_epoch_deadline(u64::try_from(ticks).unwrap_or(u64::MAX / 2).saturating_add(1));
+            }
+            Bound::Fuel(per_ms) => {
+                self.store.set_fuel(fuel(per_ms, deadline)).expect("the engine was made to count fuel");
+            }
+        }
         call(&mut self.store).map_err(|error| self.classify(&error, deadline))
     }
 
@@ -261,6 +287,13 @@ impl Cell {
         let limits = &self.runtime.limits;
         match error.downcast_ref::<Trap>() {
             Some(Trap::Interrupt) => Failure::Timeout { deadline_ms: fulcrum_core::time::millis(deadline) },
+            Some(Trap::OutOfFuel) => {
+                let Bound::Fuel(per_ms) = self.runtime.options.bound else {
+                    return Failure::Trap(Trap::OutOfFuel.to_string());
+                };
+                let fuel = fuel(per_ms, deadline);
+                Failure::Limit(format!("used more than {fuel} instructions of fuel"))
+            }
             Some(Trap::StackOverflow) => {
                 Failure::Limit(format!("the call stack of {} KiB is used up", limits.stack_bytes >> 10))
             }

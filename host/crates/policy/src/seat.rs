@@ -157,6 +157,24 @@ pub struct Culprit {
     pub request: OwnedRequest,
 }
 
+impl Culprit {
+    /// Returns what to try again: what it failed on, while the roster is the same; after that its request on the present
+    /// snapshot, without what named rows.
+    #[must_use]
+    pub fn on(self, present: ScoringSnapshot) -> Self {
+        if self.snapshot.roster_revision == present.roster_revision {
+            return self;
+        }
+        let request = OwnedRequest {
+            session_rows: Vec::new(),
+            session_counts: Vec::new(),
+            avoid: Vec::new(),
+            ..self.request
+        };
+        Self { snapshot: present, request }
+    }
+}
+
 /// How the policy in the seat is doing.
 #[derive(Clone, Debug)]
 pub struct Health {
@@ -344,6 +362,8 @@ pub struct Staged {
     pub roster_revision: u64,
     /// Its error budget while it is new; spent, it is not asked any more.
     pub probation: Option<Arc<Probation>>,
+    /// Whether there is nothing to return to: however often it fails, it is tried again.
+    pub is_last_resort: bool,
 }
 
 /// Returns who decides for a client.
@@ -369,4 +389,32 @@ pub trait ScoringHost: Send + Sync {
 
     /// Runs `use_seat` with the seat locked: no decision is made meanwhile, so it must be brief.
     fn with_seat(&self, use_seat: &mut dyn FnMut(&mut ScoringSeat));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_policy_failed_on_is_tried_on_the_roster_that_is_there() {
+        let snapshot = |roster_revision, rows| {
+            let loads = Loads::unknown(rows);
+            ScoringSnapshot { roster: Arc::default(), loads, roster_revision }
+        };
+        let request = OwnedRequest {
+            client_id: "evil".to_owned(),
+            session_rows: vec![2],
+            session_counts: vec![1],
+            avoid: vec![1],
+            seed: 7,
+            ..OwnedRequest::default()
+        };
+        let failed_on = Culprit { snapshot: snapshot(5, 3), request: request.clone() };
+        let again = failed_on.clone().on(snapshot(5, 3));
+        assert_eq!((again.snapshot, again.request), (snapshot(5, 3), request));
+        let again = failed_on.on(snapshot(6, 1));
+        assert_eq!(again.snapshot, snapshot(6, 1));
+        let expected = OwnedRequest { client_id: "evil".to_owned(), seed: 7, ..OwnedRequest::default() };
+        assert_eq!(again.request, expected, "rows of another roster name nobody");
+    }
 }

@@ -1,6 +1,8 @@
 //! What the admin API, the CLI and the metrics show about policies.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 
 use crate::failure::Outcome;
 use crate::tally::Line;
@@ -33,6 +35,8 @@ pub enum State {
     Quarantined,
     /// There is a file, but it was refused and no good version of that name exists.
     Refused,
+    /// There is nothing but a candidate.
+    Candidate,
 }
 
 /// Why the newest file of a policy is not in use.
@@ -45,6 +49,112 @@ pub struct Problem {
     pub message: String,
     /// Digest of the refused file, empty if it could not be read.
     pub digest: String,
+}
+
+/// A version that waits for its promotion.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Candidate {
+    /// Lower-case hex sha256 of its component.
+    pub digest: String,
+    /// Version it says it has.
+    pub version: String,
+    /// Its configuration.
+    pub config: serde_json::Value,
+    /// When it was pushed, or taken out of service; milliseconds since 1970.
+    pub at: u64,
+    /// What keeps it from being used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A version that can be returned to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kept {
+    /// Lower-case hex sha256 of its component.
+    pub digest: String,
+    /// Version it says it has; empty if a former release kept it.
+    pub version: String,
+    /// Its configuration.
+    pub config: serde_json::Value,
+    /// Whether the component is the one compiled into the host.
+    pub embedded: bool,
+    /// Whether it is in use.
+    pub in_use: bool,
+    /// When it came into use last, in milliseconds since 1970; `None` if that is not known.
+    pub at: Option<u64>,
+}
+
+/// How a promotion stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PromotionState {
+    /// The version serves, on trial.
+    Running,
+    /// It has stood the trial.
+    Passed,
+    /// It was taken back.
+    Returned,
+    /// Something else came into use before the end.
+    Superseded,
+}
+
+impl PromotionState {
+    /// Returns the word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Passed => "passed",
+            Self::Returned => "returned",
+            Self::Superseded => "superseded",
+        }
+    }
+}
+
+/// How much a version on trial may fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Allowance {
+    /// Most failures among its first `decisions`.
+    pub failures_max: u32,
+    /// Decisions or plans after which the trial is over.
+    pub decisions: u32,
+}
+
+/// What served before a promotion.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Former {
+    /// Digest of the component the name had; `None` if the version is the same or there was no file.
+    pub digest: Option<String>,
+    /// What was bound otherwise.
+    pub bindings: Rebind,
+}
+
+/// The last promotion of a name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Promotion {
+    /// How it stands.
+    pub state: PromotionState,
+    /// Digest of the version that was promoted.
+    pub digest: String,
+    /// Its configuration.
+    pub config: serde_json::Value,
+    /// What it may fail.
+    pub budget: Allowance,
+    /// Decisions and plans it was asked for, while on trial.
+    pub asked: u32,
+    /// How many of them failed.
+    pub failed: u32,
+    /// What is returned to.
+    pub from: Former,
+    /// Why it ended, unless it stood the trial.
+    pub reason: Option<String>,
+    /// When it began, or ended; milliseconds since 1970.
+    pub at: u64,
 }
 
 /// One policy name.
@@ -78,32 +188,142 @@ pub struct Status {
     /// Why the newest file is not in use.
     pub problem: Option<Problem>,
     /// Scoring decisions per outcome since the host started, all versions of this name.
-    pub decisions: std::collections::BTreeMap<&'static str, u64>,
+    pub decisions: BTreeMap<&'static str, u64>,
     /// Claim plans per outcome since the host started, all versions of this name.
-    pub plans: std::collections::BTreeMap<&'static str, u64>,
+    pub plans: BTreeMap<&'static str, u64>,
+    /// A version that waits for its promotion.
+    pub candidate: Option<Candidate>,
+    /// Versions that can be returned to, the latest in use first.
+    pub versions: Vec<Kept>,
+    /// The last promotion.
+    pub promotion: Option<Promotion>,
+    /// Share of the clients that the canary of this name decides for.
+    pub canary: Option<CanaryStatus>,
+}
+
+/// How a canary is doing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CanaryStatus {
+    /// Share of the clients it decides for, 0.0 once it was taken out.
+    pub share: f64,
+    /// Digest of its component.
+    pub digest: String,
+    /// Decisions it was asked for since its budget began anew.
+    pub asked: u32,
+    /// How many of them failed.
+    pub failed: u32,
+    /// Why it was taken out.
+    pub reason: Option<String>,
+}
+
+/// A second version that decides for a share of the clients.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Canary {
+    /// Name of the policy: its candidate decides if there is one, else the version in use.
+    pub policy: String,
+    /// Share of the clients, above 0.0 and at most 1.0.
+    pub share: f64,
 }
 
 /// Which policy serves what.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Bindings {
     /// Name of the policy that serves scoring.
     pub scoring: String,
     /// Name of the policy that plans for groups without one of their own.
     pub claiming: String,
     /// Names of the policies that plan for single groups.
-    pub groups: std::collections::BTreeMap<String, String>,
+    pub groups: BTreeMap<String, String>,
+    /// Who decides for a share of the clients.
+    pub canary: Option<Canary>,
+}
+
+impl Bindings {
+    /// Returns what is bound to a policy: `scoring`, `claiming`, `group:NAME`; the canary is no role.
+    #[must_use]
+    pub fn roles_of(&self, name: &str) -> Vec<String> {
+        let groups = self.groups.iter().filter(|(_, policy)| *policy == name);
+        [("scoring", &self.scoring), ("claiming", &self.claiming)]
+            .into_iter()
+            .filter(|(_, policy)| *policy == name)
+            .map(|(role, _)| role.to_owned())
+            .chain(groups.map(|(group, _)| format!("group:{group}")))
+            .collect()
+    }
+
+    /// Returns the present values of what a change would make another one; the canary is left out.
+    pub(crate) fn difference(&self, rebind: &Rebind) -> Rebind {
+        let other = |now: &String, next: &Option<String>| {
+            next.as_ref().filter(|next| *next != now).map(|_| now.clone())
+        };
+        let groups =
+            rebind.groups.iter().filter(|(group, policy)| self.groups.get(*group) != policy.as_ref());
+        Rebind {
+            scoring: other(&self.scoring, &rebind.scoring),
+            claiming: other(&self.claiming, &rebind.claiming),
+            groups: groups.map(|(group, _)| (group.clone(), self.groups.get(group).cloned())).collect(),
+            canary: None,
+        }
+    }
+
+    /// Changes what a change names.
+    pub(crate) fn apply(&mut self, rebind: &Rebind) {
+        if let Some(name) = &rebind.scoring {
+            self.scoring.clone_from(name);
+        }
+        if let Some(name) = &rebind.claiming {
+            self.claiming.clone_from(name);
+        }
+        for (group, name) in &rebind.groups {
+            match name {
+                Some(name) => drop(self.groups.insert(group.clone(), name.clone())),
+                None => drop(self.groups.remove(group)),
+            }
+        }
+        if let Some(canary) = &rebind.canary {
+            self.canary.clone_from(canary);
+        }
+    }
 }
 
 /// Changes of the bindings; what is `None` or not named stays.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Rebind {
     /// The policy that serves scoring.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub scoring: Option<String>,
     /// The policy that plans for groups without one of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub claiming: Option<String>,
     /// Policies of single groups; `None` removes a group's own one.
-    pub groups: std::collections::BTreeMap<String, Option<String>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, Option<String>>,
+    /// Who decides for a share of the clients; `Some(None)` is nobody.
+    #[serde(skip)]
+    pub canary: Option<Option<Canary>>,
+}
+
+impl Rebind {
+    /// Leaves out what another change names.
+    pub(crate) fn forget(&mut self, other: &Self) {
+        if other.scoring.is_some() {
+            self.scoring = None;
+        }
+        if other.claiming.is_some() {
+            self.claiming = None;
+        }
+        self.groups.retain(|group, _| !other.groups.contains_key(group));
+    }
+
+    /// Says whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What one reconcile did.
@@ -121,6 +341,19 @@ pub struct Report {
     pub error: Option<String>,
 }
 
+/// How often promotions and canaries ended, by how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Promotions that stood their trial.
+    pub passed: u64,
+    /// Promotions that were taken back.
+    pub returned: u64,
+    /// Promotions that something else overtook.
+    pub superseded: u64,
+    /// Canaries that were taken out because they failed.
+    pub canaries_returned: u64,
+}
+
 /// Counts of what the policies folder brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
@@ -132,12 +365,12 @@ pub struct Reloads {
 
 /// Returns a zeroed map of decisions or plans per outcome.
 #[must_use]
-pub fn no_decisions() -> std::collections::BTreeMap<&'static str, u64> {
+pub fn no_decisions() -> BTreeMap<&'static str, u64> {
     Outcome::ALL.iter().map(|outcome| (outcome.name(), 0)).collect()
 }
 
 /// Adds what was counted for one version.
-pub(crate) fn count(counts: &mut std::collections::BTreeMap<&'static str, u64>, line: &Line) {
+pub(crate) fn count(counts: &mut BTreeMap<&'static str, u64>, line: &Line) {
     for (outcome, count) in Outcome::ALL.iter().zip(line.outcomes) {
         *counts.entry(outcome.name()).or_default() += count;
     }

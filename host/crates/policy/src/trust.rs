@@ -14,6 +14,12 @@ use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 /// What a private key's file starts with.
 const PRIVATE_MARK: &str = "fulcrum-private-key-1";
 
+/// Says whether a text has a private key in it, which must not be repeated anywhere.
+#[must_use]
+pub fn holds_private_key(text: &str) -> bool {
+    text.contains(PRIVATE_MARK)
+}
+
 /// A key or a signature is not what it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -71,6 +77,12 @@ impl TrustedKeys {
     pub fn parse<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result<Option<Self>, Error> {
         let keys = keys.into_iter().map(public_key).collect::<Result<Vec<_>, _>>()?;
         Ok((!keys.is_empty()).then_some(Self(keys)))
+    }
+
+    /// Returns how many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// Checks that one of the keys signed a content; `signature` is the text of its file.

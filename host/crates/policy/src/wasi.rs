@@ -61,7 +61,10 @@ pub(crate) fn offers(import: &str) -> bool {
         .is_some_and(|(package, rest)| PACKAGES.contains(&package) && rest.contains("@0.2."))
 }
 
-/// Says what a WASI error means, if it is one.
+/// Says what an error of a call into the host means, if it is one.
+///
+/// Besides the errors of WASI these are what the engine says of the arguments: handles that are none, too many lent ones,
+/// texts outside the memory. The guest has not answered yet, so none of it is an illegal answer.
 pub(crate) fn explain(error: &wasmtime::Error) -> Option<Explained> {
     if let Some(stop) = error.downcast_ref::<Stop>() {
         return Some(Explained::Crash(stop.0.clone()));
@@ -74,8 +77,29 @@ pub(crate) fn explain(error: &wasmtime::Error) -> Option<Explained> {
             Some(Explained::Limit(format!("holds more than {RESOURCES_MAX} streams and pollables")))
         }
         Some(other) => Some(Explained::Crash(other.to_string())),
-        None => None,
+        None => of_a_call(error),
     }
+}
+
+/// Explains an error that has no type of its own.
+fn of_a_call(error: &wasmtime::Error) -> Option<Explained> {
+    /// What the engine says when a guest wants more than there is.
+    const LIMITS: [&str; 5] = [
+        "cannot allocate another handle",
+        "too many active lends",
+        "store handle limit exceeded",
+        "cannot write more zeroes",
+        "Buffer too large",
+    ];
+    // Guest code stood on the stack only while it was calling.
+    error.downcast_ref::<wasmtime::WasmBacktrace>()?;
+    let text = format!("{:#}", error.root_cause());
+    if text.contains("fuel allocated for hostcalls") {
+        return None;
+    }
+    let is_limit = LIMITS.iter().any(|words| text.contains(words));
+    let text = format!("in a call into the host: {text}");
+    Some(if is_limit { Explained::Limit(text) } else { Explained::Crash(text) })
 }
 
 /// See [`explain`].

@@ -80,6 +80,7 @@ fn every_sin_is_contained_and_named() {
             instance: loaded.make().unwrap(),
             roster_revision: 0,
             probation: None,
+            is_last_resort: false,
         }));
         let clock = TestClock::default();
         let view = view(&roster, &loads);

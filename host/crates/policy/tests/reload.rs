@@ -2,126 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "support/fixture.rs"]
+mod fixture;
 mod support;
 
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fulcrum_core::scoring::{Loads, Request, ScoringSnapshot};
-use fulcrum_policy::manager::{self, BindError, Embedded, Settings};
-use fulcrum_policy::seat::{Decision, ScoringHost, ScoringSeat};
-use fulcrum_policy::status::{Bindings, Rebind, Source, State, Status};
-use fulcrum_policy::{Manager, Outcome};
-use parking_lot::Mutex;
+use fixture::Fixture;
+use fulcrum_policy::Outcome;
+use fulcrum_policy::status::{Source, State};
 use support::*;
 
 /// Chooses the last row that may be chosen; the base guest chooses the first.
 const LAST: &str = include_str!("last.wat");
-
-struct Host {
-    seat: Mutex<ScoringSeat>,
-    snapshot: ScoringSnapshot,
-}
-
-impl ScoringHost for Host {
-    fn snapshot(&self) -> ScoringSnapshot {
-        self.snapshot.clone()
-    }
-
-    fn with_seat(&self, use_seat: &mut dyn FnMut(&mut ScoringSeat)) {
-        use_seat(&mut self.seat.lock());
-    }
-}
-
-struct Fixture {
-    folder: tempfile::TempDir,
-    host: Arc<Host>,
-    clock: Arc<TestClock>,
-    manager: Arc<Manager>,
-}
-
-impl Fixture {
-    fn start() -> Self {
-        Self::restart(tempfile::tempdir().unwrap())
-    }
-
-    fn restart(folder: tempfile::TempDir) -> Self {
-        let (alarm, inbox) = manager::inbox();
-        let snapshot = ScoringSnapshot { roster: roster(3), loads: Loads::unknown(3), roster_revision: 0 };
-        let host = Arc::new(Host { seat: Mutex::new(ScoringSeat::new(alarm)), snapshot });
-        let clock = Arc::new(TestClock::default());
-        let settings = Settings {
-            folder: folder.path().join("policies"),
-            keep_dir: folder.path().join("keep"),
-            scoring: "base".to_owned(),
-            claiming: "claims".to_owned(),
-            default_scoring: "base".to_owned(),
-            poll: Duration::from_secs(60),
-            settle: Duration::from_millis(50),
-            trusted: None,
-        };
-        let wasm: &'static [u8] = Vec::leak(guest(""));
-        let embedded = vec![Embedded { name: "base", wasm }];
-        let manager =
-            Manager::start(settings, runtime(), embedded, host.clone(), clock.clone(), inbox).unwrap();
-        Self { folder, host, clock, manager }
-    }
-
-    fn stop(self) -> tempfile::TempDir {
-        self.manager.stop();
-        self.folder
-    }
-
-    fn path(&self, file: &str) -> std::path::PathBuf {
-        self.folder.path().join("policies").join(file)
-    }
-
-    /// Drops a file as `mv` does, and waits until the task has dealt with it.
-    fn drop_file(&self, file: &str, bytes: &[u8]) {
-        let beside = self.path(&format!(".{file}"));
-        std::fs::write(&beside, bytes).unwrap();
-        std::fs::rename(&beside, self.path(file)).unwrap();
-        self.settle();
-    }
-
-    fn remove(&self, file: &str) {
-        std::fs::remove_file(self.path(file)).unwrap();
-        self.settle();
-    }
-
-    /// Events may still be on their way: reloads until nothing waits.
-    fn settle(&self) {
-        let begun = Instant::now();
-        while !self.manager.reload().waiting.is_empty() {
-            self.clock.advance(Duration::from_millis(10));
-            assert!(begun.elapsed() < Duration::from_secs(20), "files never settle");
-        }
-    }
-
-    fn decide(&self, client_id: &str) -> Decision {
-        let view = view(&self.host.snapshot.roster, &self.host.snapshot.loads);
-        let request = Request { client_id, ..Request::default() };
-        self.host.seat.lock().decide(view, &request, &*self.clock).unwrap()
-    }
-
-    fn row(&self) -> usize {
-        self.decide("").recommendation.row
-    }
-
-    fn status(&self, name: &str) -> Status {
-        let statuses = self.manager.statuses();
-        statuses.into_iter().find(|status| status.name == name).unwrap_or_else(|| panic!("no {name}"))
-    }
-
-    fn bind(&self, scoring: &str) -> Result<Bindings, BindError> {
-        self.manager.bind(Rebind { scoring: Some(scoring.to_owned()), ..Rebind::default() })
-    }
-
-    fn problem(&self, name: &str) -> Option<String> {
-        self.status(name).problem.map(|problem| problem.code)
-    }
-}
 
 fn exists(path: &Path) -> bool {
     std::fs::read_dir(path).unwrap().count() > 0

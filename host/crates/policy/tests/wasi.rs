@@ -24,7 +24,7 @@ fn compat() -> Arc<Runtime> {
             scoring_deadline: Duration::from_millis(500),
             ..Limits::default()
         };
-        Runtime::with(limits, Options { wasi: true, cache: None }).unwrap()
+        Runtime::with(limits, Options { wasi: true, ..Options::default() }).unwrap()
     });
     RUNTIME.clone()
 }
@@ -194,7 +194,7 @@ fn calls_work_on_the_threads_of_an_executor() {
 fn every_sin_is_contained_and_named() {
     let timer = "timer clocks/monotonic-clock subscribe-duration (param i64) (result i32)
          block io/poll [method]pollable.block (param i32)";
-    let cases: [((&str, &str), Failure); 6] = [
+    let cases: [((&str, &str), Failure); 10] = [
         (
             (timer, "(block (result f64) (call $block (call $timer (i64.const -1))) (f64.const 0))"),
             Failure::Trap("it waits for something that never happens".to_owned()),
@@ -243,6 +243,46 @@ fn every_sin_is_contained_and_named() {
                   (f64.const 0))",
             ),
             Failure::Trap("it waits for 2000 things at once, at most 1024".to_owned()),
+        ),
+        // What is wrong with the arguments of a call is not its answer.
+        (
+            (timer, "(block (result f64) (call $block (i32.const 12345)) (f64.const 0))"),
+            Failure::Trap("in a call into the host: unknown handle index 12345".to_owned()),
+        ),
+        (
+            (
+                "random random/random get-random-bytes (param i64 i32)",
+                "(block (result f64) (call $random (i64.const 1) (i32.const 0x7ffffffc)) (f64.const 0))",
+            ),
+            Failure::Trap("in a call into the host: pointer out of bounds".to_owned()),
+        ),
+        (
+            (
+                "poll io/poll poll (param i32 i32 i32)
+                 timer clocks/monotonic-clock subscribe-duration (param i64) (result i32)",
+                "(block (result f64)
+                  (drop (memory.grow (i32.const 8)))
+                  (local.set $a (call $timer (i64.const 1)))
+                  (loop $again
+                    (i32.store (i32.add (i32.const 0x20000) (i32.shl (local.get $b) (i32.const 2))) (local.get $a))
+                    (local.set $b (i32.add (local.get $b) (i32.const 1)))
+                    (br_if $again (i32.lt_u (local.get $b) (i32.const 100001))))
+                  (call $poll (i32.const 0x20000) (local.get $b) (i32.const 0x200))
+                  (f64.const 0))",
+            ),
+            Failure::Limit(
+                "in a call into the host: cannot lend resource: store handle limit exceeded".to_owned(),
+            ),
+        ),
+        (
+            (
+                "out cli/stdout get-stdout (result i32)
+                 zeroes io/streams [method]output-stream.write-zeroes (param i32 i64 i32)",
+                "(block (result f64) (call $zeroes (call $out) (i64.const 4097) (i32.const 0x200)) (f64.const 0))",
+            ),
+            Failure::Limit(
+                "in a call into the host: cannot write more zeroes than `check_write` allows".to_owned(),
+            ),
         ),
     ];
     for (guest, expected) in cases {

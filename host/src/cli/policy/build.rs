@@ -1,5 +1,6 @@
 //! `fulcrum policy build`: runs a project's own build with the tools that are there, and checks what comes out.
 
+mod group;
 mod tools;
 
 use std::fs;
@@ -9,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
+use fulcrum_policy::Limits;
 
 use super::check::Check;
 use super::project::Project;
@@ -42,46 +44,61 @@ impl Build {
             }
             _ => {}
         }
-        run_script(&self.dir, &tools)?;
-        ensure!(built.exists(), "build.sh ended well, but it did not write {}", built.display());
-        Check::of(built.clone()).run()?;
-
-        let component = super::read(&built)?;
-        let mut place = &built;
-        if let Some(out) = &self.out {
-            // Written aside and renamed: a host that watches the folder never sees half a file.
-            let aside = out.with_added_extension("part");
-            fs::write(&aside, &component).with_context(|| format!("cannot write {}", aside.display()))?;
-            fs::rename(&aside, out).with_context(|| format!("cannot write {}", out.display()))?;
-            place = out;
-        }
-        crate::cli::print(&format!(
-            "\n{}, {} bytes, sha256 {}\n",
-            place.display(),
-            component.len(),
-            fulcrum_policy::artifact::digest(&component)
-        ))
+        let (script, out) = (self.dir.join("build.sh"), self.out.clone());
+        group::run(script_of(&self.dir, &tools)?, move |status| {
+            ensure!(status.success(), "{} failed ({status}); what it said is above", script.display());
+            finish(&built, out.as_deref())
+        })
     }
 }
 
-/// Runs the project's script; what it says goes to stderr.
-fn run_script(dir: &Path, tools: &tools::Environment) -> anyhow::Result<()> {
+/// Checks what the script left and puts it where it is wanted.
+fn finish(built: &Path, out: Option<&Path>) -> anyhow::Result<()> {
+    check_file(built)?;
+    Check::of(built.to_owned()).run()?;
+    let component = super::read(built)?;
+    if let Some(out) = out {
+        super::place::put(out, &component)?;
+    }
+    crate::cli::print(&format!(
+        "\n{}, {} bytes, sha256 {}\n",
+        out.unwrap_or(built).display(),
+        component.len(),
+        fulcrum_policy::artifact::digest(&component)
+    ))
+}
+
+/// Refuses what a build script left that cannot be a component, before anything reads it: reading a pipe would not end.
+fn check_file(built: &Path) -> anyhow::Result<()> {
+    let shown = built.display();
+    let metadata = match fs::metadata(built) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("build.sh ended well, but it did not write {shown}")
+        }
+        metadata => metadata.with_context(|| format!("cannot look at {shown}"))?,
+    };
+    ensure!(metadata.is_file(), "build.sh ended well, but {shown} is no regular file");
+    let (bytes, max) = (metadata.len(), Limits::default().artifact_bytes);
+    ensure!(
+        bytes <= max as u64,
+        "{shown} has {bytes} bytes, a host takes at most {max} (policy.artifact_mib_max)"
+    );
+    Ok(())
+}
+
+/// Returns the command that runs the project's script; what that says goes to stderr.
+fn script_of(dir: &Path, tools: &tools::Environment) -> anyhow::Result<Command> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let mut script = Command::new("sh");
     for name in &tools.removed {
         script.env_remove(name);
     }
-    let status = script
+    script
         .arg("build.sh")
         .current_dir(dir)
         .env("FULCRUM", own)
         .envs(tools.set.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
-        .stdout(io::stderr())
-        .status()
-        .context("cannot run sh, which build.sh is written for")?;
-    if !status.success() {
-        bail!("{} failed ({status}); what it said is above", dir.join("build.sh").display());
-    }
-    Ok(())
+        .stdout(io::stderr());
+    Ok(script)
 }

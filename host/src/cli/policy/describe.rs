@@ -13,11 +13,13 @@ pub(in crate::cli) struct Describe {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    mode: super::Mode,
 }
 
 impl Describe {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let runtime = super::runtime(Limits::default())?;
+        let runtime = self.mode.runtime(Limits::default())?;
         let (_, artifact) = super::load(&runtime, &self.policy)?;
         let about = artifact.describe();
         let roles = super::role_names(artifact.roles());

@@ -32,7 +32,8 @@ impl Keygen {
         let key = PrivateKey::from_seed(&seed);
         write_new(&self.out, &key.to_text(), 0o600)?;
         let public = key.public() + "\n";
-        write_new(&public_file, &public, 0o644)?;
+        // Without its public half nobody can use it, and a second try needs the name.
+        write_new(&public_file, &public, 0o644).inspect_err(|_| drop(std::fs::remove_file(&self.out)))?;
         crate::cli::print(&public)
     }
 }
@@ -45,8 +46,8 @@ fn write_new(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     #[cfg(not(unix))]
     let _ = mode;
     let written = options.open(path).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
+        let filled = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        filled.inspect_err(|_| drop(std::fs::remove_file(path)))
     });
     written.with_context(|| format!("cannot write {}", path.display()))
 }

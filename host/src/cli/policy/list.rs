@@ -17,7 +17,7 @@ pub(in crate::cli) struct List {
 
 impl List {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let runtime = super::runtime(Limits::default())?;
+        let runtime = super::Mode::default().runtime(Limits::default())?;
         let mut rows = vec![["NAME", "VERSION", "ROLES", "DIGEST", "SUMMARY"].map(str::to_owned).to_vec()];
         let mut documents = Vec::new();
         for policy in embedded::policies() {

@@ -36,10 +36,7 @@ impl Pack {
         if same(&output).is_some_and(|output| Some(output) == same(&self.core)) {
             bail!("the component would replace {shown}; name another file with --output");
         }
-        // Written aside and renamed: a host that watches the folder never sees half a file.
-        let aside = output.with_added_extension("part");
-        std::fs::write(&aside, &component).with_context(|| format!("cannot write {}", aside.display()))?;
-        std::fs::rename(&aside, &output).with_context(|| format!("cannot write {}", output.display()))?;
+        super::place::put(&output, &component)?;
         crate::cli::print(&format!("{}, {} bytes\n", output.display(), component.len()))
     }
 }

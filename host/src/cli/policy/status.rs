@@ -3,7 +3,8 @@
 use clap::Args;
 use serde_json::Value;
 
-use crate::cli::client::Client;
+use super::lines;
+use crate::cli::client::{Client, escaped};
 
 /// Arguments of `policy status`.
 #[derive(Debug, Args)]
@@ -63,16 +64,42 @@ impl Status {
             if let Some(message) = policy.pointer("/problem/message").and_then(Value::as_str) {
                 notes.push_str(&format!("\n{}: the newest file is not used: {message}\n", text("name")));
             }
+            if let Some(candidate) = policy.get("candidate").filter(|candidate| !candidate.is_null()) {
+                let problem = lines::text(candidate, "/problem");
+                let problem = if problem.is_empty() {
+                    String::new()
+                } else {
+                    format!("; it cannot be used: {problem}")
+                };
+                let version = lines::version(candidate);
+                notes.push_str(&format!("\n{}: candidate {version}{problem}\n", text("name")));
+            }
+            for line in [lines::promotion(policy), lines::canary(policy)].into_iter().flatten() {
+                notes.push_str(&format!("\n{}: {line}\n", text("name")));
+            }
+        }
+        if self.name.is_some() {
+            notes.push_str(&policies.iter().map(versions).collect::<String>());
         }
         crate::cli::print(&(crate::cli::table(&rows) + &notes))
     }
 }
 
-/// Escapes a path segment.
-fn escaped(name: &str) -> String {
-    let byte = |byte: u8| {
-        let plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-        if plain { char::from(byte).to_string() } else { format!("%{byte:02X}") }
-    };
-    name.bytes().map(byte).collect()
+/// Lists the versions of a policy that can be returned to.
+fn versions(policy: &Value) -> String {
+    let mut rows = Vec::new();
+    for version in policy.get("versions").and_then(Value::as_array).into_iter().flatten() {
+        let is = |key: &str| version.get(key).and_then(Value::as_bool).unwrap_or_default();
+        let config = version.get("config").map(Value::to_string).unwrap_or_default();
+        rows.push(vec![
+            if is("inUse") { "*" } else { " " }.to_owned(),
+            lines::short(lines::text(version, "/digest")).to_owned(),
+            if is("embedded") { "embedded" } else { lines::text(version, "/version") }.to_owned(),
+            config,
+        ]);
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    "\nversions, the latest in use first (* is in use):\n".to_owned() + &crate::cli::table(&rows)
 }

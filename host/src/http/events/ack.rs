@@ -1,5 +1,6 @@
 //! What becomes of a delivery: acknowledged, given back, or kept for longer.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use axum::Router;
@@ -40,14 +41,17 @@ async fn ack(State(services): State<Services>, Json(body): Json<AckBody>) -> Res
         }
         (None, Some(ids)) if ids.len() <= POLL_MAX => ack_all(&services, &ids, is_relaxed).await,
         (None, Some(_)) => Err(invalid("deliveryIds", "a list of at most 1000 texts")),
-        _ => Err(invalid("deliveryId", "given, or else deliveryIds, a list of them")),
+        (Some(_), Some(_)) => Err(invalid("deliveryId", "left out where deliveryIds is given: both are")),
+        (None, None) => Err(invalid("deliveryId", "given, or else deliveryIds, a list of them")),
     }
 }
 
 /// Acknowledges many deliveries at once, so that they share a commit. Those that are over already are listed; that is
-/// no reason to do the call again.
+/// no reason to do the call again. What is given several times counts once.
 async fn ack_all(services: &Services, ids: &[String], is_relaxed: bool) -> Result<Json<Value>> {
     let (mut acked, mut unknown, mut failed) = (0, Vec::new(), None);
+    let mut seen = HashSet::with_capacity(ids.len());
+    let ids: Vec<_> = ids.iter().filter(|id| seen.insert(*id)).collect();
     for (id, result) in
         ids.iter().zip(join_all(ids.iter().map(|id| services.pulls.ack(id, is_relaxed))).await)
     {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use fulcrum_coordinator::groups::{CycleReport, MemberView, Moved, PartitionView, View};
 use fulcrum_core::Timestamp;
-use fulcrum_core::claiming::Reason;
 use fulcrum_core::group::Place;
 use fulcrum_core::time::millis;
 use fulcrum_policy::seat::Identity;
@@ -234,7 +233,7 @@ impl From<CycleReport> for CycleBody {
         };
         let by = cycle.by.as_ref();
         Self {
-            reason: word(cycle.reason),
+            reason: cycle.reason.word(),
             policy: by.map_or_else(|| "fallback".to_owned(), |by| by.name.clone()),
             digest: by.map(|by| by.digest.clone()).unwrap_or_default(),
             claims: cycle.claims.into_iter().map(claim).collect(),
@@ -243,8 +242,4 @@ impl From<CycleReport> for CycleBody {
             problem: cycle.problem,
         }
     }
-}
-
-pub(super) fn word(reason: Reason) -> &'static str {
-    Reason::WORDS.iter().find(|(known, _)| *known == reason).map(|(_, word)| *word).unwrap_or_default()
 }

@@ -11,7 +11,6 @@ use fulcrum_core::Timestamp;
 use fulcrum_policy::seat::Identity;
 use serde::Serialize;
 
-use super::view::word;
 use crate::http::words;
 
 /// Most members named in the text of a group.
@@ -74,7 +73,7 @@ pub(super) fn partition(
     };
     PartitionWhy {
         text: sentences.join(" "),
-        cycle: origin.map(|origin| word(origin.reason)),
+        cycle: origin.map(|origin| origin.reason.word()),
         at_ms: origin.map(|origin| origin.at.0),
         policy: origin.map(|origin| policy(origin.by.as_ref()).to_owned()),
         from: origin.and_then(|origin| origin.from.clone()),

@@ -178,6 +178,7 @@ impl World {
             factory,
             roster_revision: 0,
             probation: None,
+            is_last_resort: false,
         });
         self.balancer.with_seat(&mut |seat| drop(seat.install(staged.take())));
         self

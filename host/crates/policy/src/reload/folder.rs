@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 use crate::trust::TrustedKeys;
 
 /// Longest configuration or digest file, in bytes.
-const SIDECAR_BYTES_MAX: usize = 1 << 20;
+pub(super) const SIDECAR_BYTES_MAX: usize = 1 << 20;
 /// A file that was not touched for so long before the host started is complete.
 const OLD_AT_BOOT: Duration = Duration::from_secs(2);
 
@@ -127,6 +127,63 @@ impl Folder {
             // Seen by its event before any look: remember the event, read it at the next look.
             self.files.insert(path.to_owned(), File::unread(true));
         }
+    }
+
+    /// Writes what one name's files shall be, beside their places: nothing changes until [`Self::commit`].
+    ///
+    /// Errors, and leaves nothing behind, if the folder cannot be written or the disk is full.
+    pub(super) fn stage(&self, policy: &str, files: &Files<'_>) -> io::Result<Staging> {
+        let mut staging = Staging { files: Vec::new() };
+        for (suffix, bytes) in files.all() {
+            let place = self.path.join(format!("{policy}{suffix}"));
+            let Some(bytes) = bytes else {
+                staging.files.push((place, None));
+                continue;
+            };
+            // Starts with a dot: no look takes it for a file of the folder.
+            let beside = self.path.join(format!(".{policy}{suffix}{STAGED}"));
+            staging.files.push((place, Some(beside.clone())));
+            let mut file = fs::File::create(&beside)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+        }
+        Ok(staging)
+    }
+
+    /// Puts staged files into their places and removes those that shall not be there.
+    ///
+    /// Errors at the first that cannot be; what was done before stays done.
+    pub(super) fn commit(&mut self, mut staging: Staging) -> io::Result<()> {
+        for (place, beside) in &mut staging.files {
+            match beside.take() {
+                Some(beside) => {
+                    fs::rename(&beside, &place)?;
+                    self.note(place, true);
+                }
+                None => match fs::remove_file(&place) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                },
+            }
+        }
+        fs::File::open(&self.path)?.sync_all()
+    }
+
+    /// Removes what a host that was killed had staged.
+    pub(super) fn tidy(&self) {
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(STAGED))
+            {
+                // Left there, it does no harm either.
+                drop(fs::remove_file(entry.path()));
+            }
+        }
+    }
+
+    /// Reads the component of a name, if it is the one with this digest.
+    pub(super) fn component(&self, policy: &str, digest: &str) -> Option<Vec<u8>> {
+        let path = self.path.join(format!("{policy}.wasm"));
+        Component { path, digest: digest.to_owned() }.read(self.wasm_bytes_max).ok()
     }
 
     /// Looks at the folder. Errors if the folder itself cannot be read: then nothing is known, not even absence.
@@ -253,6 +310,46 @@ impl Folder {
     }
 }
 
+/// What the files of one name shall be; `None` is no such file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Files<'a> {
+    pub wasm: Option<&'a [u8]>,
+    pub wasm_signature: Option<&'a str>,
+    pub config: Option<&'a str>,
+    pub config_signature: Option<&'a str>,
+}
+
+impl<'a> Files<'a> {
+    /// Returns every file a name can have, by suffix. A digest file was about another component.
+    fn all(&self) -> [(&'static str, Option<&'a [u8]>); 5] {
+        [
+            (".wasm.sha256", None),
+            (".wasm.sig", self.wasm_signature.map(str::as_bytes)),
+            (".json.sig", self.config_signature.map(str::as_bytes)),
+            (".json", self.config.map(str::as_bytes)),
+            (".wasm", self.wasm),
+        ]
+    }
+}
+
+/// End of the names of staged files.
+const STAGED: &str = ".fulcrum-new";
+
+/// Files beside their places: what each shall replace or, if there is none, remove. Dropped, they are removed.
+#[derive(Debug)]
+pub(super) struct Staging {
+    files: Vec<(PathBuf, Option<PathBuf>)>,
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        for beside in self.files.iter().filter_map(|(_, beside)| beside.as_ref()) {
+            // What is left is removed when the host starts.
+            drop(fs::remove_file(beside));
+        }
+    }
+}
+
 impl Component {
     /// Reads the bytes, and refuses them if they are not those that were looked at.
     pub(super) fn read(&self, max: usize) -> Result<Vec<u8>, Refusal> {
@@ -368,7 +465,8 @@ fn check_digest(policy: &str, content: &Result<Content, Refusal>, found: &str) -
     if expected == found { Ok(()) } else { Err(Refusal::Digest { file, expected, found: found.to_owned() }) }
 }
 
-fn parse_config(policy: &str, text: &str) -> Result<Value, Refusal> {
+/// Reads the text of a configuration file.
+pub(super) fn parse_config(policy: &str, text: &str) -> Result<Value, Refusal> {
     let syntax = |error: String| Refusal::ConfigSyntax { file: format!("{policy}.json"), error };
     match serde_json::from_str(text) {
         Ok(Value::Object(fields)) => Ok(Value::Object(fields)),

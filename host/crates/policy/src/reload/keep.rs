@@ -1,9 +1,11 @@
-//! The versions that served last, and the digests in quarantine, on disk: both survive a restart.
+//! What outlives the host besides the policies folder: versions that served, candidates, and the digests in quarantine.
 //!
-//! Layout of the folder: `NAME.json` holds digest and configuration, `NAME.DIGEST.wasm` the component,
-//! `quarantine.list` one `DIGEST failure` per line. Everything is written beside and renamed into place.
+//! Layout of the folder: `NAME.json` is the record of one name, `NAME.DIGEST.wasm` a component it names,
+//! `quarantine.list` one `DIGEST failure` per line. Everything is written beside and renamed into place. Invariants: a
+//! record on disk names only components that are there (but for those compiled into the host); a record that a former
+//! release wrote can be read, and the last good version of a record of ours can be read by that release.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,42 +13,109 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::folder::is_policy_name;
 use super::signed::Signatures;
 use crate::artifact::digest;
+
+/// Most names without a file whose versions are kept; the one that served longest ago goes first.
+const RETIRED_MAX: usize = 100;
+
+/// One version of a policy, apart from its bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Version {
+    /// Lower-case hex sha256 of the component.
+    pub digest: String,
+    /// Its configuration, an object.
+    pub config: Value,
+    /// What vouched for both; to be checked again, as keys may have changed. Absent in what a host wrote that knew no
+    /// signatures.
+    #[serde(default)]
+    pub signatures: Signatures,
+    /// What the component says of its version.
+    #[serde(default)]
+    pub version: String,
+    /// When it came into use last, or was pushed; milliseconds since 1970.
+    #[serde(default)]
+    pub at_ms: u64,
+}
+
+impl Version {
+    /// Says whether it is the same component with the same configuration.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.digest == other.digest && self.config == other.config
+    }
+}
+
+/// What is kept of one name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The version that serves while the file in the folder cannot; `None` once there is no file.
+    #[serde(flatten)]
+    pub good: Option<Version>,
+    /// Versions that were in use, the latest first.
+    #[serde(default)]
+    pub versions: Vec<Version>,
+    /// A version that waits for its promotion.
+    #[serde(default)]
+    pub candidate: Option<Version>,
+}
+
+impl Record {
+    fn names(&self, digest: &str) -> bool {
+        let all = self.good.iter().chain(&self.candidate).chain(&self.versions);
+        all.into_iter().any(|version| version.digest == digest)
+    }
+}
 
 /// See the module.
 pub(super) struct Keep {
     path: PathBuf,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Record {
-    digest: String,
-    config: Value,
-    /// Absent in what a host wrote that knew no signatures.
-    #[serde(default)]
-    signatures: Signatures,
-}
-
-/// A version that served last.
-pub(super) struct Kept {
-    /// The component.
-    pub wasm: Vec<u8>,
-    /// Its configuration.
-    pub config: Value,
-    /// What vouched for both; to be checked again, as keys may have changed.
-    pub signatures: Signatures,
+    versions_max: usize,
+    records: BTreeMap<String, Record>,
+    /// Components that must stay for another reason than a record: name and digest.
+    pins: BTreeSet<(String, String)>,
 }
 
 impl Keep {
-    pub(super) fn open(path: PathBuf) -> io::Result<Self> {
+    pub(super) fn open(
+        path: PathBuf,
+        versions_max: usize,
+        pins: BTreeSet<(String, String)>,
+    ) -> io::Result<Self> {
         fs::create_dir_all(&path)?;
-        let keep = Self { path };
+        let mut keep = Self { path, versions_max, records: BTreeMap::new(), pins };
+        keep.read()?;
         keep.tidy()?;
         Ok(keep)
     }
 
-    /// Removes what a crash left half done: files never renamed into place, and components without a record.
+    fn read(&mut self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let file = entry.file_name();
+            let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".json")) else { continue };
+            if !is_policy_name(name) {
+                continue;
+            }
+            let record = fs::read(entry.path())
+                .and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(io::Error::other));
+            match record {
+                Ok(mut record) => {
+                    if record.versions.is_empty() {
+                        record.versions.extend(record.good.clone());
+                    }
+                    self.records.insert(name.to_owned(), record);
+                }
+                Err(error) => {
+                    tracing::error!(policy.name = name, %error, "what was kept of a policy is lost");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what a crash left half done: files never renamed into place, and components that nothing names.
     fn tidy(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -55,7 +124,7 @@ impl Keep {
             let orphaned = file
                 .strip_suffix(".wasm")
                 .and_then(|stem| stem.rsplit_once('.'))
-                .is_some_and(|(name, _)| !self.record(name).exists());
+                .is_some_and(|(name, digest)| !self.is_needed(name, digest));
             if orphaned || file.ends_with(".new") {
                 fs::remove_file(entry.path())?;
             }
@@ -63,52 +132,118 @@ impl Keep {
         Ok(())
     }
 
-    /// Keeps a version as the last good one of its name.
-    pub(super) fn save(
-        &self,
-        name: &str,
-        wasm: &[u8],
-        config: &Value,
-        signatures: &Signatures,
-    ) -> io::Result<()> {
-        let digest = digest(wasm);
-        let file = self.wasm(name, &digest);
-        if !file.exists() {
-            replace(&file, wasm)?;
-        }
-        let (config, signatures) = (config.clone(), signatures.clone());
-        let record = serde_json::to_vec(&Record { digest: digest.clone(), config, signatures })?;
-        replace(&self.record(name), &record)?;
-        self.sweep(name, &digest)
+    fn is_needed(&self, name: &str, digest: &str) -> bool {
+        self.records.get(name).is_some_and(|record| record.names(digest))
+            || self.pins.contains(&(name.to_owned(), digest.to_owned()))
     }
 
-    /// Returns the last good version of a name; `None` if there is none, or it is damaged.
-    pub(super) fn load(&self, name: &str) -> Option<Kept> {
-        let record: Record = serde_json::from_slice(&fs::read(self.record(name)).ok()?).ok()?;
-        let wasm = fs::read(self.wasm(name, &record.digest)).ok()?;
-        let is_whole = digest(&wasm) == record.digest;
-        let Record { config, signatures, .. } = record;
-        is_whole.then_some(Kept { wasm, config, signatures })
+    /// Says which components must stay, whatever the records say: names and digests.
+    pub(super) fn pin(&mut self, pins: BTreeSet<(String, String)>) {
+        self.pins = pins;
     }
 
-    /// Forgets the last good version of a name.
-    pub(super) fn forget(&self, name: &str) -> io::Result<()> {
-        match fs::remove_file(self.record(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        self.sweep(name, "")
+    /// Returns the folder.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// Returns the names that have a last good version.
-    pub(super) fn names(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
-            if let Some(name) = entry?.file_name().to_str().and_then(|name| name.strip_suffix(".json")) {
-                names.push(name.to_owned());
+    /// Returns what is kept of every name.
+    pub(super) fn records(&self) -> &BTreeMap<String, Record> {
+        &self.records
+    }
+
+    /// Returns the last good version of a name.
+    pub(super) fn good(&self, name: &str) -> Option<&Version> {
+        self.records.get(name)?.good.as_ref()
+    }
+
+    /// Returns the candidate of a name.
+    pub(super) fn candidate(&self, name: &str) -> Option<&Version> {
+        self.records.get(name)?.candidate.as_ref()
+    }
+
+    /// Returns the versions of a name that were in use, the latest first.
+    pub(super) fn versions(&self, name: &str) -> &[Version] {
+        self.records.get(name).map_or(&[], |record| &record.versions)
+    }
+
+    /// Stores a component, so that a record can name it.
+    pub(super) fn store(&self, name: &str, wasm: &[u8]) -> io::Result<()> {
+        let file = self.file(name, &digest(wasm));
+        if file.exists() { Ok(()) } else { replace(&file, wasm) }
+    }
+
+    /// Returns a component that was stored; `None` if it is not there, or damaged.
+    pub(super) fn load(&self, name: &str, wanted: &str) -> Option<Vec<u8>> {
+        let wasm = fs::read(self.file(name, wanted)).ok()?;
+        (digest(&wasm) == wanted).then_some(wasm)
+    }
+
+    /// Says whether a component is stored.
+    pub(super) fn has(&self, name: &str, digest: &str) -> bool {
+        self.file(name, digest).exists()
+    }
+
+    /// Notes that a version came into use; `is_good` makes it the last good one of its name.
+    pub(super) fn came_into_use(&mut self, name: &str, version: Version, is_good: bool) -> io::Result<()> {
+        let versions_max = self.versions_max;
+        self.change(name, |record| {
+            let mut version = version;
+            if let Some(latest) = record.versions.first().filter(|latest| latest.is_same(&version)) {
+                // A restart brings nothing new into use.
+                version.at_ms = latest.at_ms;
             }
+            record.versions.retain(|other| !other.is_same(&version));
+            record.good = is_good.then(|| version.clone());
+            record.versions.insert(0, version);
+            record.versions.truncate(versions_max);
+        })
+    }
+
+    /// Replaces the candidate of a name.
+    pub(super) fn set_candidate(&mut self, name: &str, candidate: Option<Version>) -> io::Result<()> {
+        self.change(name, |record| record.candidate = candidate)
+    }
+
+    /// Notes that a name has no good version any more: its file is gone. Its versions stay, within bounds.
+    pub(super) fn retire(&mut self, name: &str) -> io::Result<()> {
+        if self.good(name).is_some() {
+            self.change(name, |record| record.good = None)?;
         }
-        Ok(names)
+        let latest = |record: &Record| record.versions.first().map_or(0, |version| version.at_ms);
+        let retired = |record: &Record| record.good.is_none() && record.candidate.is_none();
+        let mut names: Vec<_> = self
+            .records
+            .iter()
+            .filter(|(_, record)| retired(record))
+            .map(|(name, record)| (latest(record), name.clone()))
+            .collect();
+        names.sort();
+        let many = names.len().saturating_sub(RETIRED_MAX);
+        for (_, name) in names.into_iter().take(many) {
+            self.change(&name, |record| record.versions.clear())?;
+        }
+        Ok(())
+    }
+
+    /// Changes a record: on disk first, so that nothing is promised that a restart would not keep.
+    fn change(&mut self, name: &str, change: impl FnOnce(&mut Record)) -> io::Result<()> {
+        let before = self.records.get(name).cloned().unwrap_or_default();
+        let mut record = before.clone();
+        change(&mut record);
+        if record == before {
+            return Ok(());
+        }
+        if record == Record::default() {
+            match fs::remove_file(self.record(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => drop(self.records.remove(name)),
+            }
+        } else {
+            replace(&self.record(name), &serde_json::to_vec(&record)?)?;
+            self.records.insert(name.to_owned(), record);
+        }
+        self.sweep(name)
     }
 
     /// Returns the digests in quarantine, each with its last failure.
@@ -131,19 +266,19 @@ impl Keep {
         self.path.join(format!("{name}.json"))
     }
 
-    fn wasm(&self, name: &str, digest: &str) -> PathBuf {
+    fn file(&self, name: &str, digest: &str) -> PathBuf {
         self.path.join(format!("{name}.{digest}.wasm"))
     }
 
-    /// Removes the components of a name but one.
-    fn sweep(&self, name: &str, digest_kept: &str) -> io::Result<()> {
+    /// Removes the components of a name that nothing needs.
+    fn sweep(&self, name: &str) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let file = entry.file_name();
             let middle = file
                 .to_str()
                 .and_then(|file| file.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".wasm"));
-            if middle.is_some_and(|digest| digest != digest_kept) {
+            if middle.is_some_and(|digest| !self.is_needed(name, digest)) {
                 fs::remove_file(entry.path())?;
             }
         }
@@ -152,12 +287,16 @@ impl Keep {
 }
 
 /// Writes a file beside its place, makes it durable and renames it into place.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let mut file = fs::File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if let Err(error) = written {
+        // On a full disk, half a file would take the room that something else needs.
+        drop(fs::remove_file(&beside));
+        return Err(error);
+    }
     fs::rename(&beside, path)?;
     if let Some(folder) = path.parent() {
         fs::File::open(folder)?.sync_all()?;
@@ -171,50 +310,122 @@ mod tests {
 
     use super::*;
 
+    fn version(wasm: &[u8], config: Value, at_ms: u64) -> Version {
+        let signatures = Signatures::default();
+        Version { digest: digest(wasm), config, signatures, version: String::new(), at_ms }
+    }
+
+    fn open(path: &Path) -> Keep {
+        Keep::open(path.to_owned(), 3, BTreeSet::new()).expect("opened")
+    }
+
+    fn came(keep: &mut Keep, name: &str, wasm: &[u8], at_ms: u64) {
+        keep.store(name, wasm).expect("stored");
+        keep.came_into_use(name, version(wasm, json!({"at": at_ms}), at_ms), true).expect("kept");
+    }
+
+    fn files(keep: &Keep) -> usize {
+        fs::read_dir(&keep.path).expect("listed").count()
+    }
+
     #[test]
-    fn versions_are_kept_replaced_and_forgotten() {
+    fn versions_are_kept_in_order_of_use_and_within_their_number() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let keep = Keep::open(folder.path().join("deep/er")).expect("made");
-        assert!(keep.load("a").is_none());
-        keep.save("a", b"one", &json!({"x": 1}), &Signatures::default()).expect("saved");
-        keep.save("ab", b"other", &json!({}), &Signatures::default()).expect("saved");
-        keep.save("a", b"two", &json!({"x": 2}), &Signatures::default()).expect("saved");
-        let kept = keep.load("a").expect("kept");
-        assert_eq!((kept.wasm.as_slice(), kept.config), (b"two".as_slice(), json!({"x": 2})));
-        let files = fs::read_dir(&keep.path).expect("listed").count();
-        assert_eq!(files, 4, "the first version is swept away");
-        keep.forget("a").expect("forgotten");
-        keep.forget("a").expect("twice is fine");
-        assert!(keep.load("a").is_none());
-        assert_eq!(keep.names().expect("listed"), ["ab"]);
+        let mut keep = open(&folder.path().join("deep/er"));
+        assert!(keep.good("a").is_none());
+        for (at, wasm) in [b"one", b"two", b"six"].iter().enumerate() {
+            came(&mut keep, "a", *wasm, at as u64);
+        }
+        came(&mut keep, "ab", b"other", 9);
+        let configs = |keep: &Keep| -> Vec<Value> {
+            keep.versions("a").iter().map(|version| version.config["at"].clone()).collect()
+        };
+        assert_eq!(configs(&keep), [2, 1, 0]);
+        assert_eq!(files(&keep), 6);
+        // Back to the first one: it is not kept twice.
+        keep.came_into_use("a", version(b"one", json!({"at": 0}), 3), true).expect("kept");
+        assert_eq!(configs(&keep), [0, 2, 1]);
+        came(&mut keep, "a", b"new", 4);
+        assert_eq!((configs(&keep), files(&keep)), (vec![json!(4), json!(0), json!(2)], 6));
+        assert_eq!(keep.load("a", &digest(b"two")), None, "swept away");
+        let again = open(&keep.path);
+        assert_eq!((again.records(), configs(&again)), (keep.records(), configs(&keep)));
+        assert_eq!(again.load("a", &digest(b"new")).as_deref(), Some(b"new".as_slice()));
+    }
+
+    #[test]
+    fn a_file_that_is_gone_leaves_its_versions_within_bounds() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut keep = open(folder.path());
+        for at in 0..=RETIRED_MAX {
+            let name = format!("p{at}");
+            came(&mut keep, &name, b"same", at as u64);
+            keep.retire(&name).expect("retired");
+            keep.retire(&name).expect("twice is fine");
+            assert!(keep.good(&name).is_none());
+        }
+        assert!(keep.versions("p0").is_empty(), "the oldest is out");
+        assert_eq!(keep.versions("p1").len(), 1);
+        assert_eq!(files(&keep), 2 * RETIRED_MAX);
+    }
+
+    #[test]
+    fn candidates_and_pins_keep_their_components() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut keep = open(folder.path());
+        keep.store("a", b"new").expect("stored");
+        keep.set_candidate("a", Some(version(b"new", json!({}), 1))).expect("kept");
+        let mut keep = open(folder.path());
+        assert_eq!(keep.candidate("a").map(|version| version.digest.clone()), Some(digest(b"new")));
+        keep.pin([("a".to_owned(), digest(b"new"))].into());
+        keep.set_candidate("a", None).expect("dropped");
+        assert!(keep.has("a", &digest(b"new")) && keep.records().is_empty());
+        assert!(!open(folder.path()).has("a", &digest(b"new")), "nothing needs it any more");
+    }
+
+    #[test]
+    fn a_record_of_the_former_release_is_read() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let record = json!({ "digest": digest(b"good"), "config": {"x": 1} });
+        fs::write(folder.path().join("a.json"), record.to_string()).expect("written");
+        fs::write(folder.path().join(format!("a.{}.wasm", digest(b"good"))), b"good").expect("written");
+        let mut keep = open(folder.path());
+        let good = keep.good("a").cloned().expect("kept");
+        assert_eq!((&good.config, keep.versions("a")), (&json!({"x": 1}), [good.clone()].as_slice()));
+        // And that release finds in ours what it needs.
+        came(&mut keep, "a", b"newer", 5);
+        let text = fs::read(folder.path().join("a.json")).expect("written");
+        let found: Value = serde_json::from_slice(&text).expect("JSON");
+        assert_eq!((&found["digest"], &found["config"]), (&json!(digest(b"newer")), &json!({"at": 5})));
     }
 
     #[test]
     fn a_damaged_version_is_not_used() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let keep = Keep::open(folder.path().to_owned()).expect("made");
-        keep.save("a", b"good", &json!({}), &Signatures::default()).expect("saved");
-        fs::write(keep.wasm("a", &digest(b"good")), b"evil").expect("written");
-        assert!(keep.load("a").is_none());
+        let mut keep = open(folder.path());
+        came(&mut keep, "a", b"good", 1);
+        fs::write(keep.file("a", &digest(b"good")), b"evil").expect("written");
+        assert!(keep.load("a", &digest(b"good")).is_none());
+        fs::write(keep.record("a"), b"{").expect("written");
+        assert!(open(folder.path()).records().is_empty());
     }
 
     #[test]
     fn what_a_crash_left_is_removed() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let keep = Keep::open(folder.path().to_owned()).expect("made");
-        keep.save("a", b"good", &json!({}), &Signatures::default()).expect("saved");
-        for left in ["a.bb.wasm.new", "gone.bb.wasm", "gone.json.new"] {
+        came(&mut open(folder.path()), "a", b"good", 1);
+        for left in ["a.bb.wasm.new", "gone.bb.wasm", "gone.json.new", "a.bb.wasm"] {
             fs::write(folder.path().join(left), b"x").expect("written");
         }
-        let keep = Keep::open(folder.path().to_owned()).expect("opened");
-        assert!(keep.load("a").is_some());
-        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 2);
+        let keep = open(folder.path());
+        assert!(keep.good("a").is_some());
+        assert_eq!(files(&keep), 2);
     }
 
     #[test]
     fn quarantine_survives() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let keep = Keep::open(folder.path().to_owned()).expect("made");
+        let keep = open(folder.path());
         assert!(keep.quarantine().is_empty());
         let digests = BTreeMap::from([("ab".to_owned(), "crashed: two\nlines".to_owned())]);
         keep.set_quarantine(&digests).expect("stored");

@@ -15,13 +15,14 @@ use parking_lot::RwLock;
 
 use super::folder::{self, Folder};
 use super::keep::Keep;
+use super::state::{self, State as Stored};
 use super::task::{Entry, Task};
-use crate::artifact::Loaded;
+use crate::artifact::{Loaded, digest};
 use crate::breaker;
-use crate::probation::Probation;
+use crate::probation::{Budget, Probation};
 use crate::runtime::Runtime;
 use crate::seat::{Alarm, Identity, ScoringHost};
-use crate::status::{self, Bindings, Rebind, Reloads, Report, State, Status};
+use crate::status::{self, Bindings, Ended, PromotionState, Rebind, Reloads, Report, State, Status};
 use crate::tap::Observer;
 use crate::trust::TrustedKeys;
 
@@ -30,11 +31,15 @@ const QUEUE_LEN: usize = 1024;
 
 /// What the task is woken by.
 pub(super) enum Message {
-    Changed { path: PathBuf, closed: bool },
+    Changed {
+        path: PathBuf,
+        closed: bool,
+    },
     Look,
     FolderGone,
     Reload(SyncSender<Report>),
-    Bind(Rebind, SyncSender<Result<Bindings, BindError>>),
+    /// What has to be done by the task itself, after a reconcile.
+    Work(Box<dyn FnOnce(&mut Task) + Send>),
     Use(String, SyncSender<Result<Arc<Loaded>, String>>),
     Stop,
 }
@@ -49,9 +54,12 @@ pub struct Inbox {
 #[must_use]
 pub fn inbox() -> (Alarm, Inbox) {
     let (sender, receiver) = mpsc::sync_channel(QUEUE_LEN);
-    let alarm = sender.clone();
-    let alarm = Arc::new(move || drop(alarm.try_send(Message::Look)));
-    (alarm, Inbox { sender, receiver })
+    (alarm(&sender), Inbox { sender, receiver })
+}
+
+fn alarm(sender: &SyncSender<Message>) -> Alarm {
+    let sender = sender.clone();
+    Arc::new(move || drop(sender.try_send(Message::Look)))
 }
 
 /// A policy compiled into the host.
@@ -80,6 +88,10 @@ pub struct Settings {
     pub poll: Duration,
     /// How long a file must stay the same when no event says that it is complete.
     pub settle: Duration,
+    /// Versions of each name that can be returned to, the one in use included; at least 1.
+    pub keep_versions: usize,
+    /// What a version may fail after its promotion, unless it is said; a canary's budget renews.
+    pub promote: Budget,
     /// Whose signatures a file needs; `None` takes files without any.
     pub trusted: Option<TrustedKeys>,
 }
@@ -102,6 +114,14 @@ pub enum Error {
 pub enum BindError {
     #[error("there is no policy `{0}`; drop {0}.wasm into the policies folder first")]
     Unknown(String),
+    #[error("the policy `{0}` is a candidate only; promote it (`fulcrum policy promote {0}`)")]
+    OnlyCandidate(String),
+    #[error("the policy `{0}` is what serves already; push a candidate of it first")]
+    Serves(String),
+    #[error("the share of a canary must be above 0 and at most 1")]
+    Share,
+    #[error("the bindings cannot be stored: {error}; nothing changed")]
+    Unsaved { error: String },
     #[error("the policy `{name}` does not offer the {role} role")]
     WrongRole { name: String, role: &'static str },
     #[error("the policy `{name}` cannot be used: {message}")]
@@ -116,8 +136,11 @@ pub enum BindError {
 pub struct Manager {
     sender: SyncSender<Message>,
     shown: Arc<RwLock<Shown>>,
-    host: Arc<dyn ScoringHost>,
-    runtime: Arc<Runtime>,
+    pub(super) host: Arc<dyn ScoringHost>,
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) clock: Arc<dyn Clock>,
+    /// What the settings bind.
+    settings: (String, String),
 }
 
 /// What the handle shows of the task's state.
@@ -127,12 +150,18 @@ pub(super) struct Shown {
     pub(super) reloads: Reloads,
     /// Versions in use by name.
     pub(super) loaded: BTreeMap<String, Arc<Loaded>>,
+    /// Candidates by name, as far as they were needed.
+    pub(super) candidates: BTreeMap<String, Arc<Loaded>>,
     /// Called when a version in use or a binding changed.
     pub(super) listeners: Vec<Listener>,
     /// Those who see decisions.
     pub(super) observers: Vec<Arc<dyn Observer>>,
     /// Versions that are new in service.
     pub(super) probations: Vec<Arc<Probation>>,
+    /// The error budget of the canary.
+    pub(super) canary: Option<Arc<Probation>>,
+    /// How often promotions and canaries ended.
+    pub(super) ended: Ended,
 }
 
 /// Told that a version in use or a binding changed; must return at once.
@@ -150,27 +179,29 @@ impl Manager {
     ) -> Result<Arc<Self>, Error> {
         std::fs::create_dir_all(&settings.folder)
             .map_err(|source| Error::Folder { path: settings.folder.clone(), source })?;
-        let keep = Keep::open(settings.keep_dir.clone())
+        let roles = state::Roles { scoring: settings.scoring.clone(), claiming: settings.claiming.clone() };
+        let state = Stored::load(&settings.keep_dir, roles);
+        let keep = Keep::open(settings.keep_dir.clone(), settings.keep_versions, state.pins())
             .map_err(|source| Error::Keep { path: settings.keep_dir.clone(), source })?;
-        let bindings = Bindings {
-            scoring: settings.scoring.clone(),
-            claiming: settings.claiming.clone(),
-            groups: BTreeMap::new(),
-        };
         let shown = Arc::new(RwLock::new(Shown {
-            bindings: bindings.clone(),
+            bindings: state.bindings.clone(),
             statuses: Vec::new(),
             reloads: Reloads::default(),
             loaded: BTreeMap::new(),
+            candidates: BTreeMap::new(),
             listeners: Vec::new(),
             observers: Vec::new(),
             probations: Vec::new(),
+            canary: None,
+            ended: Ended::default(),
         }));
         let manager = Arc::new(Self {
             sender: inbox.sender.clone(),
             shown: shown.clone(),
             host: host.clone(),
             runtime: runtime.clone(),
+            clock: clock.clone(),
+            settings: (settings.scoring.clone(), settings.claiming.clone()),
         });
         let bytes_max = runtime.limits().artifact_bytes;
         let quarantine = keep.quarantine();
@@ -182,7 +213,17 @@ impl Manager {
                 settings.trusted.clone(),
             ),
             entries: embedded.iter().map(|policy| (policy.name.to_owned(), Entry::default())).collect(),
-            bindings,
+            embedded_digests: embedded.iter().map(|policy| (policy.name, digest(policy.wasm))).collect(),
+            state,
+            is_state_unsaved: false,
+            candidates: BTreeMap::new(),
+            proven: None,
+            formers: BTreeMap::new(),
+            probations: BTreeMap::new(),
+            counted_at: clock.now(),
+            canary: None,
+            canaries_ended: BTreeMap::new(),
+            alarm: alarm(&inbox.sender),
             settings,
             runtime,
             embedded,
@@ -212,6 +253,7 @@ impl Manager {
     #[must_use]
     pub fn statuses(&self) -> Vec<Status> {
         let mut statuses = self.shown.read().statuses.clone();
+        self.count_trials(&mut statuses);
         self.host.with_seat(&mut |seat| {
             for line in seat.tally().lines() {
                 let Some(identity) = &line.identity else { continue };
@@ -285,6 +327,23 @@ impl Manager {
         answer.recv().unwrap_or_else(|_| Err(stopping()))
     }
 
+    /// Returns the candidate of a name if there is one, else the version in use. Blocks while it is loaded for the first
+    /// time.
+    ///
+    /// Errors with what keeps it from being used, in words.
+    pub fn candidate(&self, name: &str) -> Result<Arc<Loaded>, String> {
+        if let Some(loaded) = self.shown.read().candidates.get(name) {
+            return Ok(loaded.clone());
+        }
+        let wanted = name.to_owned();
+        self.work(move |task| {
+            let found = task.candidate_of(&wanted);
+            task.show();
+            found
+        })
+        .unwrap_or_else(|| Err("the host is stopping".to_owned()))
+    }
+
     /// Calls `listener` whenever a version in use or a binding changed.
     pub fn on_change(&self, listener: Listener) {
         self.shown.write().listeners.push(listener);
@@ -301,12 +360,10 @@ impl Manager {
     }
 
     fn change_observers(&self, change: impl FnOnce(&mut Vec<Arc<dyn Observer>>)) {
-        let observers = {
-            let mut shown = self.shown.write();
-            change(&mut shown.observers);
-            shown.observers.clone()
-        };
-        self.host.with_seat(&mut |seat| seat.observe(observers.clone()));
+        // Held over both steps: of two changes at once, the seat must not keep the older one.
+        let mut shown = self.shown.write();
+        change(&mut shown.observers);
+        self.host.with_seat(&mut |seat| seat.observe(shown.observers.clone()));
     }
 
     pub(crate) fn observers(&self) -> Vec<Arc<dyn Observer>> {
@@ -318,12 +375,62 @@ impl Manager {
         self.shown.read().probations.iter().find(|probation| probation.is_of(identity)).cloned()
     }
 
-    /// Binds roles or groups to other policies until the host restarts, all or nothing. Blocks until they serve.
+    /// Returns how often promotions and canaries ended since the host started.
+    #[must_use]
+    pub fn ended(&self) -> Ended {
+        self.shown.read().ended
+    }
+
+    /// Binds roles, groups or the canary to other policies, all or nothing; that survives a restart. Blocks until they
+    /// serve.
     pub fn bind(&self, rebind: Rebind) -> Result<Bindings, BindError> {
+        self.work(move |task| task.bind(&rebind)).unwrap_or(Err(BindError::Stopping))
+    }
+
+    /// Binds what the settings say, and nothing else. Blocks until they serve.
+    pub fn unbind(&self) -> Result<Bindings, BindError> {
+        let (scoring, claiming) = self.settings.clone();
+        let work = move |task: &mut Task| {
+            let groups = task.state.bindings.groups.keys().map(|group| (group.clone(), None)).collect();
+            let rebind =
+                Rebind { scoring: Some(scoring), claiming: Some(claiming), groups, canary: Some(None) };
+            task.rebind_unchecked(&rebind)
+        };
+        self.work(work).unwrap_or(Err(BindError::Stopping))
+    }
+
+    /// Has something done by the task itself, after a reconcile, and waits for its answer; `None` if the host is
+    /// stopping.
+    pub(super) fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Task) -> T + Send + 'static,
+    ) -> Option<T> {
         let (reply, answer) = mpsc::sync_channel(1);
-        let message = Message::Bind(rebind, reply);
-        self.sender.send(message).map_err(|_| BindError::Stopping)?;
-        answer.recv().unwrap_or(Err(BindError::Stopping))
+        let work = move |task: &mut Task| drop(reply.try_send(work(task)));
+        self.sender.send(Message::Work(Box::new(work))).ok()?;
+        answer.recv().ok()
+    }
+
+    /// Brings the counts of versions on trial up to now.
+    fn count_trials(&self, statuses: &mut [Status]) {
+        let shown = self.shown.read();
+        for probation in &shown.probations {
+            let identity = probation.identity();
+            let promotion = statuses
+                .iter_mut()
+                .find(|status| status.name == identity.name)
+                .and_then(|status| status.promotion.as_mut())
+                .filter(|promotion| promotion.state == PromotionState::Running);
+            if let Some(promotion) = promotion {
+                (promotion.asked, promotion.failed) = probation.counts();
+            }
+        }
+        if let Some(probation) = &shown.canary
+            && let Some(status) = statuses.iter_mut().find(|status| status.name == probation.identity().name)
+            && let Some(canary) = &mut status.canary
+        {
+            (canary.asked, canary.failed) = probation.counts();
+        }
     }
 
     /// Stops the task; what serves goes on serving.

@@ -6,57 +6,115 @@ use fulcrum_core::time::millis;
 use serde_json::Value;
 
 use super::manager::BindError;
-use super::task::{Task, Used};
+use super::signed::Signatures;
+use super::task::{Task, Used, prove_live};
 use crate::artifact::{Artifact, Loaded};
 use crate::breaker;
 use crate::failure::Failure;
+use crate::probation::{Budget, Probation};
 use crate::proof;
 use crate::refusal::Refusal;
-use crate::seat::{ScoringFactory, ScoringPolicy, Staged};
-use crate::status::{Bindings, Rebind, Source};
+use crate::seat::{Culprit, ScoringFactory, ScoringPolicy, Staged};
+use crate::status::{Bindings, Canary, Rebind, Source};
 
 /// Most groups with a binding of their own.
 const GROUP_BINDINGS_MAX: usize = 10_000;
 
+/// A second version in the seat.
+pub(super) struct Seated {
+    pub(super) share: f64,
+    pub(super) probation: Arc<Probation>,
+}
+
 impl Task {
     /// Changes bindings: all of them, or none if one is refused.
     pub(super) fn bind(&mut self, rebind: &Rebind) -> Result<Bindings, BindError> {
+        self.check_bindable(rebind)?;
+        self.rebind_unchecked(rebind)
+    }
+
+    /// Changes bindings to what may not be there: the default of the role serves then.
+    pub(super) fn rebind_unchecked(&mut self, rebind: &Rebind) -> Result<Bindings, BindError> {
+        let mut state = self.state.clone();
+        state.rebind(rebind, self.clock.now().0);
+        if state != self.state {
+            state.save(self.keep.path()).map_err(|error| BindError::Unsaved { error: error.to_string() })?;
+            self.take(state);
+            tracing::info!(bindings = ?self.state.bindings, "policies are bound");
+        }
+        self.fill_seat();
+        self.show();
+        Ok(self.state.bindings.clone())
+    }
+
+    /// Checks that every policy of a change is there and offers what it is bound to.
+    pub(super) fn check_bindable(&mut self, rebind: &Rebind) -> Result<(), BindError> {
         let claiming = rebind.claiming.iter().chain(rebind.groups.values().flatten());
         let wanted = rebind.scoring.iter().map(|name| (name, "scoring"));
         for (name, role) in wanted.chain(claiming.map(|name| (name, "claiming"))) {
-            self.check_bindable(name, role)?;
+            self.check_binding(name, role)?;
         }
-        let added = rebind.groups.keys().filter(|group| !self.bindings.groups.contains_key(*group)).count();
-        if self.bindings.groups.len() + added > GROUP_BINDINGS_MAX {
-            return Err(BindError::TooMany { max: GROUP_BINDINGS_MAX });
+        if let Some(Some(canary)) = &rebind.canary {
+            self.check_canary(canary, rebind.scoring.as_deref())?;
         }
-        if let Some(name) = &rebind.scoring {
-            name.clone_into(&mut self.bindings.scoring);
-        }
-        if let Some(name) = &rebind.claiming {
-            name.clone_into(&mut self.bindings.claiming);
-        }
-        for (group, name) in &rebind.groups {
-            match name {
-                Some(name) => drop(self.bindings.groups.insert(group.clone(), name.clone())),
-                None => drop(self.bindings.groups.remove(group)),
-            }
-        }
-        tracing::info!(bindings = ?self.bindings, "policies are bound");
-        self.fill_seat();
-        self.show();
-        Ok(self.bindings.clone())
+        self.check_groups(rebind)
     }
 
-    fn check_bindable(&mut self, name: &str, role: &'static str) -> Result<(), BindError> {
+    pub(super) fn check_groups(&self, rebind: &Rebind) -> Result<(), BindError> {
+        let groups = &self.state.bindings.groups;
+        let added = rebind.groups.keys().filter(|group| !groups.contains_key(*group)).count();
+        if groups.len() + added > GROUP_BINDINGS_MAX {
+            return Err(BindError::TooMany { max: GROUP_BINDINGS_MAX });
+        }
+        Ok(())
+    }
+
+    fn check_binding(&mut self, name: &str, role: &'static str) -> Result<(), BindError> {
         if !self.entries.contains_key(name) && self.embedded(name).is_none() {
+            return Err(match self.keep.candidate(name) {
+                Some(_) => BindError::OnlyCandidate(name.to_owned()),
+                None => BindError::Unknown(name.to_owned()),
+            });
+        }
+        let found = self.use_of(name);
+        offers(found, name, role)
+    }
+
+    /// Checks that a canary would be another version than the one that serves scoring.
+    fn check_canary(&mut self, canary: &Canary, scoring: Option<&str>) -> Result<(), BindError> {
+        let name = canary.policy.as_str();
+        if !(canary.share > 0.0 && canary.share <= 1.0) {
+            return Err(BindError::Share);
+        }
+        let scoring = scoring.unwrap_or(&self.state.bindings.scoring).to_owned();
+        let is_known = self.entries.contains_key(name)
+            || self.embedded(name).is_some()
+            || self.keep.candidate(name).is_some();
+        if !is_known {
             return Err(BindError::Unknown(name.to_owned()));
         }
-        match self.use_of(name) {
-            Ok(loaded) if loaded.artifact().roles().names().contains(&role) => Ok(()),
-            Ok(_) => Err(BindError::WrongRole { name: name.to_owned(), role }),
-            Err(message) => Err(BindError::Unusable { name: name.to_owned(), message }),
+        let found = self.candidate_of(name);
+        let identity = found.as_ref().ok().map(|loaded| loaded.identity().clone());
+        offers(found, name, "scoring")?;
+        if self.use_of(&scoring).is_ok_and(|serves| Some(serves.identity()) == identity.as_ref()) {
+            return Err(BindError::Serves(name.to_owned()));
         }
+        Ok(())
+    }
+
+    /// Returns the candidate of a name if there is one, else the version in use.
+    pub(super) fn candidate_of(&mut self, name: &str) -> Result<Arc<Loaded>, String> {
+        let Some(version) = self.keep.candidate(name).cloned() else { return self.use_of(name) };
+        if let Some(loaded) = self.candidates.get(name) {
+            return loaded.clone();
+        }
+        let proven = self.prove_kept(name, &version).map(|(loaded, _)| loaded);
+        let is_final = proven.as_ref().err().is_none_or(|refusal| !refusal.is_retryable());
+        let loaded = proven.map_err(|refusal| refusal.to_string());
+        if is_final {
+            self.candidates.insert(name.to_owned(), loaded.clone());
+        }
+        loaded
     }
 
     /// Returns the version in use under a name, loading the embedded one when it is needed for the first time.
@@ -77,15 +135,21 @@ impl Task {
             .map(Arc::new)
             .map_err(|refusal| refusal.to_string())?;
         let load_ms = millis(self.clock.now().since(begun));
-        let used = Used { loaded: loaded.clone(), source: Source::Embedded, load_ms };
+        let signatures = Signatures::default();
+        let used = Used { loaded: loaded.clone(), source: Source::Embedded, load_ms, signatures };
         self.entries.entry(name.to_owned()).or_default().used = Some(used);
         Ok(loaded)
     }
 
-    /// Puts the version that should serve scoring into the seat, if it is not there already.
+    /// Puts the versions that should decide into the seat, if they are not there already.
     pub(super) fn fill_seat(&mut self) {
         self.retire_quarantined();
-        let (bound, default) = (self.bindings.scoring.clone(), self.settings.default_scoring.clone());
+        self.fill_first();
+        self.fill_canary();
+    }
+
+    fn fill_first(&mut self) {
+        let (bound, default) = (self.state.bindings.scoring.clone(), self.settings.default_scoring.clone());
         let mut instead_because = None;
         let wanted = self.scorer(&bound).or_else(|reason| {
             instead_because = Some(reason);
@@ -108,7 +172,9 @@ impl Task {
         if let Some(reason) = instead_because {
             tracing::warn!(policy.name = bound, reason, instead = default, "the bound policy cannot serve");
         }
-        match self.stage(&wanted) {
+        let probation =
+            self.probations.values().find(|probation| *probation.identity() == *wanted.identity()).cloned();
+        match self.stage(&wanted, probation) {
             Ok(staged) => {
                 let mut staged = Some(staged);
                 let mut previous = None;
@@ -127,6 +193,74 @@ impl Task {
         }
     }
 
+    /// Puts the canary into the seat, takes one out that is not wanted, and drops its binding when it cannot be.
+    fn fill_canary(&mut self) {
+        let Some(Canary { policy, share }) = self.state.bindings.canary.clone() else {
+            self.unseat_canary();
+            return;
+        };
+        let mut served = None;
+        self.host.with_seat(&mut |seat| served = seat.health().map(|health| health.identity));
+        let wanted = self.candidate_of(&policy).and_then(|loaded| match () {
+            () if !loaded.artifact().roles().scoring => Err("it does not offer the scoring role".to_owned()),
+            () if Some(loaded.identity()) == served.as_ref() => Err("it is what serves".to_owned()),
+            () => Ok(loaded),
+        });
+        let wanted = match wanted {
+            Ok(wanted) => wanted,
+            Err(reason) => {
+                tracing::warn!(policy.name = policy, reason, "the canary is taken out");
+                self.drop_canary();
+                return;
+            }
+        };
+        let present =
+            self.canary.as_ref().filter(|seated| *seated.probation.identity() == *wanted.identity());
+        if present.is_some_and(|seated| seated.share.to_bits() == share.to_bits()) {
+            return;
+        }
+        let probation = present.map_or_else(
+            || {
+                let budget = Budget { renews: true, ..self.settings.promote };
+                Arc::new(Probation::new(wanted.identity().clone(), budget, self.alarm.clone()))
+            },
+            |seated| seated.probation.clone(),
+        );
+        match self.stage(&wanted, Some(probation.clone())) {
+            Ok(staged) => {
+                let mut next = Some((staged, share));
+                let mut previous = None;
+                self.host.with_seat(&mut |seat| previous = seat.install_canary(next.take()));
+                drop(previous);
+                self.canaries_ended.remove(&policy);
+                self.canary = Some(Seated { share, probation });
+                let digest = &wanted.identity().digest;
+                tracing::info!(policy.name = policy, policy.digest = digest, share, "a canary decides");
+            }
+            Err(failure) => {
+                tracing::error!(policy.name = policy, %failure, "the canary cannot take its seat");
+                self.unseat_canary();
+            }
+        }
+    }
+
+    /// Ends the canary and its binding.
+    pub(super) fn drop_canary(&mut self) {
+        if self.state.bindings.canary.take().is_some() {
+            self.store_state();
+        }
+        self.unseat_canary();
+    }
+
+    fn unseat_canary(&mut self) {
+        if self.canary.take().is_some() {
+            let mut previous = None;
+            self.host.with_seat(&mut |seat| previous = seat.install_canary(None));
+            drop(previous);
+            tracing::info!("no canary decides any more");
+        }
+    }
+
     /// Returns the version in use under a name, if it can serve scoring.
     fn scorer(&mut self, name: &str) -> Result<Arc<Loaded>, String> {
         let loaded = self.use_of(name)?;
@@ -138,7 +272,7 @@ impl Task {
     }
 
     /// Makes an instance that already knows the present roster and loads.
-    fn stage(&self, loaded: &Arc<Loaded>) -> Result<Staged, Failure> {
+    fn stage(&self, loaded: &Arc<Loaded>, probation: Option<Arc<Probation>>) -> Result<Staged, Failure> {
         let limits = self.runtime.limits();
         let mut instance = loaded.make_scoring(limits.load_deadline)?;
         let snapshot = self.host.snapshot();
@@ -146,7 +280,14 @@ impl Task {
         instance.refresh(&snapshot.loads)?;
         instance.set_deadline(limits.scoring_deadline);
         let roster_revision = snapshot.roster_revision;
-        Ok(Staged { factory: loaded.clone(), instance: Box::new(instance), roster_revision, probation: None })
+        let identity = loaded.identity();
+        Ok(Staged {
+            factory: loaded.clone(),
+            instance: Box::new(instance),
+            roster_revision,
+            probation,
+            is_last_resort: self.is_embedded(&identity.name, &identity.digest),
+        })
     }
 
     pub(super) fn breaker(&self) -> Option<breaker::State> {
@@ -171,9 +312,11 @@ impl Task {
         let used = self.entries.values().filter_map(|entry| entry.used.as_ref());
         let loaded = used.map(|used| &used.loaded).find(|loaded| *loaded.identity() == identity);
         let passed = loaded.is_some_and(|loaded| {
-            let again = culprit
-                .map_or(Ok(()), |culprit| proof::recommend_once(loaded, &culprit.snapshot, &culprit.request));
-            again.is_ok() && self.prove_live(loaded).is_ok()
+            let again = culprit.map_or(Ok(()), |culprit| {
+                let Culprit { snapshot, request } = culprit.on(self.host.snapshot());
+                proof::recommend_once(loaded, &snapshot, &request)
+            });
+            again.is_ok() && prove_live(loaded, &*self.host, &*self.clock).is_ok()
         });
         tracing::info!(
             policy.name = identity.name,
@@ -195,10 +338,6 @@ impl Task {
         let Some(health) = found else { return };
         let (name, digest) = (health.identity.name.clone(), health.identity.digest.clone());
         let failure = health.last_failure.map_or_else(|| "unknown".to_owned(), |failure| failure.to_string());
-        if self.embedded(&name).is_some_and(|policy| crate::artifact::digest(policy.wasm) == digest) {
-            // Nothing to return to: the seat keeps it, never asks it, and the fallback decides.
-            return;
-        }
         let Some(entry) = self.entries.get_mut(&name) else { return };
         if entry.used.as_ref().is_none_or(|used| used.loaded.artifact().digest() != digest) {
             return;
@@ -207,7 +346,9 @@ impl Task {
         let config = entry.used.take().map(|used| used.loaded.config().clone());
         self.quarantine.insert(digest.clone(), failure.clone());
         self.save_quarantine();
-        self.forget(&name);
+        if let Err(error) = self.keep.retire(&name) {
+            tracing::error!(policy.name = name, %error, "cannot forget the last good version");
+        }
         self.refuse(&name, &digest, config.as_ref(), &Refusal::Quarantined { failure });
     }
 
@@ -215,5 +356,13 @@ impl Task {
         if let Err(error) = self.keep.set_quarantine(&self.quarantine) {
             tracing::error!(%error, "cannot store the quarantine list");
         }
+    }
+}
+
+fn offers(found: Result<Arc<Loaded>, String>, name: &str, role: &'static str) -> Result<(), BindError> {
+    match found {
+        Ok(loaded) if loaded.artifact().roles().names().contains(&role) => Ok(()),
+        Ok(_) => Err(BindError::WrongRole { name: name.to_owned(), role }),
+        Err(message) => Err(BindError::Unusable { name: name.to_owned(), message }),
     }
 }

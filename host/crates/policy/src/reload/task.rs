@@ -5,22 +5,25 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use fulcrum_core::time::{Clock, millis};
+use fulcrum_core::time::{Clock, Timestamp, millis};
 use parking_lot::RwLock;
 use serde_json::Value;
 
 use super::folder::{Folder, Found, Look};
-use super::keep::Keep;
+use super::keep::{Keep, Version};
 use super::manager::{Embedded, Message, Settings, Shown};
+use super::seating::Seated;
 use super::signed::Signatures;
+use super::state::State;
 use super::watch::Watch;
-use crate::artifact::{Artifact, Loaded, digest};
+use crate::artifact::{self, Artifact, Loaded};
 use crate::breaker;
+use crate::probation::Probation;
 use crate::proof;
 use crate::refusal::Refusal;
 use crate::runtime::Runtime;
-use crate::seat::{OwnedRequest, ScoringHost};
-use crate::status::{Bindings, Problem, Report, Source, State, Status, no_decisions};
+use crate::seat::{Alarm, OwnedRequest, ScoringFactory as _, ScoringHost};
+use crate::status::{CanaryStatus, Problem, Report, Source};
 
 /// How long a burst of file events may go on before the folder is looked at.
 const GATHER: Duration = Duration::from_millis(20);
@@ -39,19 +42,56 @@ pub(super) struct Used {
     pub(super) loaded: Arc<Loaded>,
     pub(super) source: Source,
     pub(super) load_ms: u64,
+    /// What vouched for it.
+    pub(super) signatures: Signatures,
+}
+
+impl Used {
+    /// Returns what is to be kept of it.
+    pub(super) fn version(&self, at_ms: u64) -> Version {
+        version_of(&self.loaded, self.signatures.clone(), at_ms)
+    }
+}
+
+/// A version that passed the whole proof.
+#[derive(Clone)]
+pub(super) struct Proven {
+    pub(super) loaded: Arc<Loaded>,
+    pub(super) signatures: Signatures,
+    pub(super) load_ms: u64,
 }
 
 pub(super) struct Task {
     pub(super) settings: Settings,
     pub(super) runtime: Arc<Runtime>,
     pub(super) embedded: Vec<Embedded>,
+    pub(super) embedded_digests: BTreeMap<&'static str, String>,
     pub(super) host: Arc<dyn ScoringHost>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) folder: Folder,
     pub(super) keep: Keep,
     pub(super) entries: BTreeMap<String, Entry>,
     pub(super) quarantine: BTreeMap<String, String>,
-    pub(super) bindings: Bindings,
+    /// What was asked for at run time.
+    pub(super) state: State,
+    /// Whether the file of the state is older than the state.
+    pub(super) is_state_unsaved: bool,
+    /// Candidates that were needed: loaded, or why they cannot be.
+    pub(super) candidates: BTreeMap<String, Result<Arc<Loaded>, String>>,
+    /// What was proven before its files were put into the folder.
+    pub(super) proven: Option<Proven>,
+    /// What versions on trial replaced, so that the way back is short.
+    pub(super) formers: BTreeMap<String, Proven>,
+    /// The error budgets of versions on trial.
+    pub(super) probations: BTreeMap<String, Arc<Probation>>,
+    /// When the counts of the budgets were stored last.
+    pub(super) counted_at: Timestamp,
+    /// The second version in the seat.
+    pub(super) canary: Option<Seated>,
+    /// Canaries that were taken out because they failed.
+    pub(super) canaries_ended: BTreeMap<String, CanaryStatus>,
+    /// Wakes this task.
+    pub(super) alarm: Alarm,
     pub(super) shown: Arc<RwLock<Shown>>,
     pub(super) watch: Option<Watch>,
     pub(super) sender: SyncSender<Message>,
@@ -67,26 +107,31 @@ pub(super) struct Task {
 /// A version that came into use.
 pub(super) struct Unsaved {
     name: String,
-    wasm: Vec<u8>,
-    config: Value,
-    signatures: Signatures,
+    /// Its component, unless that is stored already.
+    pub(super) wasm: Option<Vec<u8>>,
+    version: Version,
     is_reported: bool,
 }
 
 impl Task {
     pub(super) fn boot(&mut self) {
+        self.folder.tidy();
+        self.redo();
+        self.resume_trials();
         self.rewatch();
         if !self.reconcile().waiting.is_empty() {
             // Files too young to be trusted at once get one more look before the host serves.
             std::thread::sleep(self.settings.settle);
             self.reconcile();
         }
-        for name in self.keep.names().unwrap_or_default() {
+        let good = self.keep.records().iter().filter(|(_, record)| record.good.is_some());
+        let gone: Vec<_> =
+            good.map(|(name, _)| name).filter(|name| !self.present.contains(*name)).cloned().collect();
+        for name in gone {
             // The file was deleted while the host was down.
-            if !self.present.contains(&name) {
-                self.forget(&name);
-            }
+            self.retire(&name);
         }
+        self.judge();
     }
 
     pub(super) fn run(mut self, receiver: &Receiver<Message>) {
@@ -97,7 +142,7 @@ impl Task {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let mut replies = Vec::new();
-            let mut binds = Vec::new();
+            let mut works = Vec::new();
             let mut gather = matches!(message, Some(Message::Changed { closed: false, .. }));
             let mut next = message;
             loop {
@@ -107,7 +152,7 @@ impl Task {
                         self.folder.note(&path, closed);
                     }
                     Some(Message::Reload(reply)) => replies.push(reply),
-                    Some(Message::Bind(rebind, reply)) => binds.push((rebind, reply)),
+                    Some(Message::Work(work)) => works.push(work),
                     Some(Message::Use(name, reply)) => {
                         let loaded = self.use_of(&name);
                         self.show();
@@ -134,12 +179,15 @@ impl Task {
             if !replies.is_empty() {
                 // Whoever asks wants what was refused to be tried again: it may have been refused for want of time.
                 self.entries.values_mut().for_each(|entry| entry.refused = None);
+                self.candidates.retain(|_, candidate| candidate.is_ok());
             }
             let report = self.reconcile();
-            for (rebind, reply) in binds {
-                drop(reply.try_send(self.bind(&rebind)));
+            for work in works {
+                work(&mut self);
             }
+            self.judge();
             self.run_trial();
+            self.store_counts();
             for reply in replies {
                 drop(reply.try_send(report.clone()));
             }
@@ -175,7 +223,7 @@ impl Task {
         };
     }
 
-    fn reconcile(&mut self) -> Report {
+    pub(super) fn reconcile(&mut self) -> Report {
         let now = self.clock.now();
         let looks = match self.folder.look(now) {
             Ok(looks) => looks,
@@ -212,6 +260,7 @@ impl Task {
             }
         }
         self.is_waiting = !report.waiting.is_empty();
+        self.end_overtaken(&report.waiting);
         self.shown.write().reloads.changed += report.changed.len() as u64;
         self.fill_seat();
         self.save();
@@ -230,15 +279,16 @@ impl Task {
             // Only what is still in use is worth keeping.
             let is_used =
                 self.entries.get(&unsaved.name).and_then(|entry| entry.used.as_ref()).is_some_and(|used| {
-                    used.loaded.artifact().digest() == digest(&unsaved.wasm)
-                        && *used.loaded.config() == unsaved.config
+                    used.loaded.artifact().digest() == unsaved.version.digest
+                        && *used.loaded.config() == unsaved.version.config
                 });
             if !is_used {
                 continue;
             }
-            if let Err(error) =
-                self.keep.save(&unsaved.name, &unsaved.wasm, &unsaved.config, &unsaved.signatures)
-            {
+            let stored = unsaved.wasm.as_ref().map_or(Ok(()), |wasm| self.keep.store(&unsaved.name, wasm));
+            let saved =
+                stored.and_then(|()| self.keep.came_into_use(&unsaved.name, unsaved.version.clone(), true));
+            if let Err(error) = saved {
                 if !unsaved.is_reported {
                     tracing::error!(
                         policy.name = unsaved.name, %error,
@@ -248,6 +298,9 @@ impl Task {
                 unsaved.is_reported = true;
                 self.unsaved.push(unsaved);
             }
+        }
+        if self.is_state_unsaved {
+            self.store_state();
         }
     }
 
@@ -277,16 +330,16 @@ impl Task {
         if self.quarantine.len() != before {
             self.save_quarantine();
         }
-        self.forget(name);
+        self.retire(name);
         tracing::info!(policy.name = name, embedded = is_embedded, "policy file removed");
         report.changed.push(name.to_owned());
     }
 
     fn found(&mut self, name: &str, found: &Found, report: &mut Report) {
         let now_used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
-        let digest = match (&found.wasm, self.embedded(name)) {
+        let digest = match (&found.wasm, self.embedded_digest(name)) {
             (Some(component), _) => component.digest.clone(),
-            (None, Some(policy)) => digest(policy.wasm),
+            (None, Some(digest)) => digest.to_owned(),
             (None, None) => {
                 let error = "there is no component of that name beside it".to_owned();
                 let file = format!("{name}.json");
@@ -314,24 +367,19 @@ impl Task {
         if refused.is_some_and(|(other, config)| *other == digest && *config == found.config) {
             return;
         }
-        let begun = self.clock.now();
         let proven = match self.quarantine.get(&digest) {
             Some(failure) => Err(Refusal::Quarantined { failure: failure.clone() }),
-            None => self.prove(name, found),
+            None => self.prove(name, &digest, found),
         };
         match proven {
-            Ok((loaded, wasm)) => {
-                let load_ms = millis(self.clock.now().since(begun));
+            Ok((proven, wasm)) => {
                 let source = if found.wasm.is_some() { Source::File } else { Source::Embedded };
-                let embedded = || self.embedded(name).map(|policy| policy.wasm.to_vec());
-                if let Some(wasm) = wasm.or_else(embedded) {
-                    let config = loaded.config().clone();
-                    let (name, signatures) = (name.to_owned(), found.signatures.clone());
-                    self.unsaved.push(Unsaved { name, wasm, config, signatures, is_reported: false });
-                }
+                let Proven { loaded, signatures, load_ms } = proven;
                 tracing::info!(policy.name = name, policy.digest = digest, load_ms, "policy version proven");
-                let used = Some(Used { loaded: Arc::new(loaded), source, load_ms });
-                self.entries.insert(name.to_owned(), Entry { used, ..Entry::default() });
+                let used = Used { loaded, source, load_ms, signatures };
+                let version = used.version(self.clock.now().0);
+                self.unsaved.push(Unsaved { name: name.to_owned(), wasm, version, is_reported: false });
+                self.entries.insert(name.to_owned(), Entry { used: Some(used), ..Entry::default() });
                 report.changed.push(name.to_owned());
             }
             Err(refusal) => {
@@ -341,8 +389,22 @@ impl Task {
         }
     }
 
-    /// Loads, configures and self-tests; returns the bytes of a file too.
-    fn prove(&self, name: &str, found: &Found) -> Result<(Loaded, Option<Vec<u8>>), Refusal> {
+    /// Loads, configures and self-tests, unless that was done before; returns the component too, if it is to be stored.
+    fn prove(
+        &mut self,
+        name: &str,
+        digest: &str,
+        found: &Found,
+    ) -> Result<(Proven, Option<Vec<u8>>), Refusal> {
+        let is_found =
+            |loaded: &Loaded| loaded.artifact().digest() == digest && *loaded.config() == found.config;
+        if let Some(proven) =
+            self.proven.take_if(|proven| proven.loaded.identity().name == name && is_found(&proven.loaded))
+        {
+            let embedded = self.embedded(name).filter(|_| self.is_embedded(name, digest));
+            return Ok((proven, embedded.map(|policy| policy.wasm.to_vec())));
+        }
+        let begun = self.clock.now();
         let wasm = found
             .wasm
             .as_ref()
@@ -351,8 +413,10 @@ impl Task {
         let artifact = self.artifact(name, wasm.as_deref())?;
         let loaded = artifact.configured(name, found.config.clone())?;
         proof::run(&loaded, &*self.clock)?;
-        self.prove_live(&loaded)?;
-        Ok((loaded, wasm))
+        prove_live(&loaded, &*self.host, &*self.clock)?;
+        let load_ms = millis(self.clock.now().since(begun));
+        let wasm = wasm.or_else(|| self.embedded(name).map(|policy| policy.wasm.to_vec()));
+        Ok((Proven { loaded: Arc::new(loaded), signatures: found.signatures.clone(), load_ms }, wasm))
     }
 
     /// Compiles, unless the version in use has the same bytes and only its configuration changed.
@@ -360,19 +424,9 @@ impl Task {
         let bytes = wasm.or_else(|| self.embedded(name).map(|policy| policy.wasm)).unwrap_or_default();
         let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
         match used.map(|used| used.loaded.artifact()) {
-            Some(artifact) if artifact.digest() == digest(bytes) => Ok(artifact.clone()),
+            Some(artifact) if artifact.digest() == artifact::digest(bytes) => Ok(artifact.clone()),
             _ => Artifact::load(&self.runtime, bytes),
         }
-    }
-
-    /// Tries it on what the host would ask right now.
-    pub(super) fn prove_live(&self, loaded: &Loaded) -> Result<(), Refusal> {
-        if !loaded.artifact().roles().scoring {
-            return Ok(());
-        }
-        let request = OwnedRequest { now_ms: self.clock.now().0, seed: 1, ..OwnedRequest::default() };
-        proof::recommend_once(loaded, &self.host.snapshot(), &request)
-            .map_err(|failure| Refusal::SelfTest { case: "the present instances".to_owned(), failure })
     }
 
     pub(super) fn refuse(&mut self, name: &str, digest: &str, config: Option<&Value>, refusal: &Refusal) {
@@ -382,7 +436,9 @@ impl Task {
             digest: digest.to_owned(),
         };
         let entry = self.entries.entry(name.to_owned()).or_default();
-        entry.refused = config.map(|config| (digest.to_owned(), config.clone()));
+        // What may work the next time is tried again.
+        let is_final = !refusal.is_retryable();
+        entry.refused = config.filter(|_| is_final).map(|config| (digest.to_owned(), config.clone()));
         if entry.problem.as_ref() != Some(&problem) {
             tracing::warn!(
                 policy.name = name,
@@ -406,117 +462,106 @@ impl Task {
         if self.entries.get(name).is_some_and(|entry| entry.used.is_some()) {
             return;
         }
-        let Some(kept) = self.keep.load(name) else { return };
-        let kept_digest = digest(&kept.wasm);
-        if self.quarantine.contains_key(&kept_digest) {
-            return;
-        }
-        if let Some(keys) = &self.settings.trusted {
-            let is_embedded = self.embedded(name).is_some_and(|policy| policy.wasm == kept.wasm);
-            let component = (!is_embedded).then_some(kept_digest.as_str());
-            // Keys may have been taken off the list since it was kept.
-            if let Err(refusal) = kept.signatures.check(keys, name, component, &kept.config) {
-                tracing::error!(policy.name = name, %refusal, "the last good version is not trusted any more");
-                return;
-            }
-        }
-        let begun = self.clock.now();
-        let loaded = Artifact::load(&self.runtime, &kept.wasm)
-            .and_then(|artifact| artifact.configured(name, kept.config))
-            .and_then(|loaded| proof::run(&loaded, &*self.clock).map(|_| loaded));
-        match loaded {
+        let Some(version) = self.keep.good(name).cloned() else { return };
+        match self.prove_kept(name, &version) {
             Ok(loaded) => {
-                let load_ms = millis(self.clock.now().since(begun));
+                let (signatures, load_ms) = (version.signatures, loaded.1);
                 tracing::warn!(policy.name = name, "the last good version is back in use");
-                let used = Used { loaded: Arc::new(loaded), source: Source::LastGood, load_ms };
+                let used = Used { loaded: loaded.0, source: Source::LastGood, load_ms, signatures };
                 self.entries.entry(name.to_owned()).or_default().used = Some(used);
             }
-            Err(error) => tracing::error!(policy.name = name, %error, "the last good version is unusable"),
+            Err(refusal) => {
+                tracing::error!(policy.name = name, %refusal, "the last good version cannot be used");
+            }
         }
     }
 
-    pub(super) fn forget(&self, name: &str) {
-        if let Err(error) = self.keep.forget(name) {
-            tracing::error!(policy.name = name, %error, "cannot forget the last good version");
+    /// Loads and self-tests a version that was kept; returns it with the time that took, in milliseconds.
+    pub(super) fn prove_kept(&self, name: &str, version: &Version) -> Result<(Arc<Loaded>, u64), Refusal> {
+        self.check_kept(name, version)?;
+        let begun = self.clock.now();
+        let lost = || Refusal::Unreadable {
+            what: format!("the kept component of {name}"),
+            error: "it is lost or damaged".to_owned(),
+        };
+        let wasm = self.component(name, &version.digest).ok_or_else(lost)?;
+        let loaded = self.artifact(name, Some(&wasm))?.configured(name, version.config.clone())?;
+        proof::run(&loaded, &*self.clock)?;
+        Ok((Arc::new(loaded), millis(self.clock.now().since(begun))))
+    }
+
+    /// Checks what may have changed since a version was kept: the quarantine and the trusted keys.
+    pub(super) fn check_kept(&self, name: &str, version: &Version) -> Result<(), Refusal> {
+        if let Some(failure) = self.quarantine.get(&version.digest) {
+            return Err(Refusal::Quarantined { failure: failure.clone() });
         }
+        let Some(keys) = &self.settings.trusted else { return Ok(()) };
+        let component = (!self.is_embedded(name, &version.digest)).then_some(version.digest.as_str());
+        version.signatures.check(keys, name, component, &version.config)
+    }
+
+    /// Returns the bytes of a component: of the embedded one, a kept one, or that in the folder.
+    pub(super) fn component(&self, name: &str, digest: &str) -> Option<Vec<u8>> {
+        if self.is_embedded(name, digest) {
+            return self.embedded(name).map(|policy| policy.wasm.to_vec());
+        }
+        self.keep.load(name, digest).or_else(|| self.folder.component(name, digest))
+    }
+
+    /// Notes that a name has no file any more.
+    pub(super) fn retire(&mut self, name: &str) {
+        let is_known = self.keep.records().contains_key(name);
+        let retired = match self.embedded_digest(name) {
+            // The embedded version is in use again.
+            Some(digest) if is_known => {
+                let version = Version {
+                    digest: digest.to_owned(),
+                    config: Value::Object(serde_json::Map::new()),
+                    signatures: Signatures::default(),
+                    version: String::new(),
+                    at_ms: self.clock.now().0,
+                };
+                self.keep.came_into_use(name, version, false)
+            }
+            _ => self.keep.retire(name),
+        };
+        if let Err(error) = retired {
+            tracing::error!(policy.name = name, %error, "cannot note that a policy file is gone");
+        }
+    }
+
+    /// Says whether this is the component compiled into the host under that name.
+    pub(super) fn is_embedded(&self, name: &str, wanted: &str) -> bool {
+        self.embedded_digest(name) == Some(wanted)
+    }
+
+    /// Returns the digest of the component compiled into the host under that name.
+    pub(super) fn embedded_digest(&self, name: &str) -> Option<&str> {
+        self.embedded_digests.get(name).map(String::as_str)
     }
 
     pub(super) fn embedded(&self, name: &str) -> Option<Embedded> {
         self.embedded.iter().copied().find(|policy| policy.name == name)
     }
+}
 
-    fn roles_bound_to(&self, name: &str) -> Vec<String> {
-        let groups = self.bindings.groups.iter().filter(|(_, policy)| *policy == name);
-        [("scoring", &self.bindings.scoring), ("claiming", &self.bindings.claiming)]
-            .into_iter()
-            .filter(|(_, policy)| *policy == name)
-            .map(|(role, _)| role.to_owned())
-            .chain(groups.map(|(group, _)| format!("group:{group}")))
-            .collect()
+/// Returns what is to be kept of a version.
+pub(super) fn version_of(loaded: &Loaded, signatures: Signatures, at_ms: u64) -> Version {
+    Version {
+        digest: loaded.artifact().digest().to_owned(),
+        config: loaded.config().clone(),
+        signatures,
+        version: loaded.artifact().describe().version.clone(),
+        at_ms,
     }
+}
 
-    pub(super) fn show(&self) {
-        let mut served = None;
-        self.host.with_seat(&mut |seat| served = seat.health().map(|health| health.identity));
-        let status = |(name, entry): (&String, &Entry)| {
-            let plans =
-                self.bindings.claiming == *name || self.bindings.groups.values().any(|policy| policy == name);
-            let serves = plans || served.as_ref().is_some_and(|identity| identity.name == *name);
-            let mut status = Status {
-                name: name.clone(),
-                state: State::Refused,
-                source: Source::File,
-                digest: String::new(),
-                version: String::new(),
-                summary: String::new(),
-                roles: Vec::new(),
-                bound: self.roles_bound_to(name),
-                config: Value::Null,
-                size_bytes: 0,
-                load_ms: 0,
-                last_failure: None,
-                problem: entry.problem.clone(),
-                decisions: no_decisions(),
-                plans: no_decisions(),
-            };
-            if let Some(Used { loaded, source, load_ms }) = &entry.used {
-                let artifact = loaded.artifact();
-                status.state = if serves { State::Live } else { State::Ready };
-                status.source = *source;
-                artifact.digest().clone_into(&mut status.digest);
-                artifact.describe().version.clone_into(&mut status.version);
-                artifact.describe().summary.clone_into(&mut status.summary);
-                status.roles = artifact.roles().names().into_iter().map(str::to_owned).collect();
-                status.config = loaded.config().clone();
-                status.size_bytes = artifact.size_bytes() as u64;
-                status.load_ms = *load_ms;
-            } else if let Some(policy) = self.embedded(name) {
-                status.state = State::Available;
-                status.source = Source::Embedded;
-                status.digest = digest(policy.wasm);
-                status.size_bytes = policy.wasm.len() as u64;
-            }
-            if entry.problem.as_ref().is_some_and(|problem| problem.code == "quarantined")
-                && entry.used.is_none()
-            {
-                status.state = State::Quarantined;
-            }
-            status
-        };
-        let statuses = self.entries.iter().map(status).collect();
-        let used =
-            |(name, entry): (&String, &Entry)| Some((name.clone(), entry.used.as_ref()?.loaded.clone()));
-        let loaded: BTreeMap<_, _> = self.entries.iter().filter_map(used).collect();
-        let listeners = {
-            let mut shown = self.shown.write();
-            let is_same = shown.bindings == self.bindings
-                && shown.loaded.len() == loaded.len()
-                && shown.loaded.values().zip(loaded.values()).all(|(a, b)| Arc::ptr_eq(a, b));
-            shown.statuses = statuses;
-            shown.bindings = self.bindings.clone();
-            shown.loaded = loaded;
-            if is_same { Vec::new() } else { shown.listeners.clone() }
-        };
-        listeners.iter().for_each(|listener| listener());
+/// Tries a version on what the host would ask right now.
+pub(super) fn prove_live(loaded: &Loaded, host: &dyn ScoringHost, clock: &dyn Clock) -> Result<(), Refusal> {
+    if !loaded.artifact().roles().scoring {
+        return Ok(());
     }
+    let request = OwnedRequest { now_ms: clock.now().0, seed: 1, ..OwnedRequest::default() };
+    proof::recommend_once(loaded, &host.snapshot(), &request)
+        .map_err(|failure| Refusal::SelfTest { case: "the present instances".to_owned(), failure })
 }

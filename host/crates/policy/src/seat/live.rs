@@ -50,7 +50,8 @@ impl Canary {
 }
 
 impl Live {
-    pub(super) fn new(Staged { factory, instance, roster_revision, probation }: Staged) -> Self {
+    pub(super) fn new(staged: Staged) -> Self {
+        let Staged { factory, instance, roster_revision, probation, is_last_resort } = staged;
         Self {
             factory,
             instance: Some(instance),
@@ -58,7 +59,7 @@ impl Live {
             loads_revision: 0,
             committed: Vec::with_capacity(COMMITTED_MAX),
             explains: true,
-            breaker: Breaker::default(),
+            breaker: if is_last_resort { Breaker::without_quarantine() } else { Breaker::default() },
             culprit: None,
             last_failure: None,
             probation,

@@ -18,7 +18,7 @@ package wasi:io@0.2.3 {
     use error.{error};
     variant stream-error { last-operation-failed(error), closed }
     resource input-stream { blocking-read: func(len: u64) -> result<list<u8>, stream-error>; }
-    resource output-stream { blocking-write-and-flush: func(contents: list<u8>) -> result<_, stream-error>; }
+    resource output-stream { blocking-write-and-flush: func(contents: list<u8>) -> result<_, stream-error>; write-zeroes: func(len: u64) -> result<_, stream-error>; }
   }
 }
 package wasi:clocks@0.2.3 {

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{bail, ensure};
 
 use super::super::project::Language;
+use super::super::shell::quoted;
 
 /// The target of every Rust guest.
 const RUST_TARGET: &str = "wasm32-unknown-unknown";
@@ -87,7 +88,7 @@ fn javascript(dir: &Path) -> anyhow::Result<Environment> {
     ensure!(
         has(dir, "node_modules/.bin", "componentize-qjs"),
         "componentize-qjs is missing: run `npm ci` in {} (package-lock.json pins 0.4.5)",
-        dir.display()
+        quoted(dir)
     );
     Ok(Environment::default())
 }
@@ -154,8 +155,13 @@ fn c(dir: &Path) -> anyhow::Result<Environment> {
 
 /// The command that installs what a project pins in requirements.txt.
 fn pip(dir: &Path) -> String {
-    let shown = dir.display();
-    format!("python3 -m venv {shown}/.venv && {shown}/.venv/bin/pip install -r {shown}/requirements.txt")
+    let at = |file: &str| quoted(&dir.join(file));
+    format!(
+        "python3 -m venv {} && {} install -r {}",
+        at(".venv"),
+        at(".venv/bin/pip"),
+        at("requirements.txt")
+    )
 }
 
 /// Says whether a program lies in a folder of the project or on the PATH.

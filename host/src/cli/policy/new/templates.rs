@@ -70,24 +70,50 @@ pub(super) fn project(
     };
     let copied = if language == Language::Rust && guest.is_none() { GUEST } else { &[] };
     let manifests = if copied.is_empty() { &[] } else { GUEST_MANIFESTS };
-    let fill = |text: &str| {
-        // The build part of the README comes first: it has placeholders too. A name may contain the example's.
-        text.replace("{{build}}", build)
-            .replace(EXAMPLE, "{{name}}")
-            .replace("{{guest-note}}", if copied.is_empty() { "" } else { COPY_NOTE })
-            .replace("{{guest}}", guest.unwrap_or("vendor/fulcrum-guest"))
-            .replace("{{name}}", name)
-            .replace("{{snake}}", &name.replace('-', "_"))
-            .replace("{{language}}", &language.to_string())
-            .replace("{{role}}", &role.to_string())
-    };
-    let filled = [COMMON, task, common, own, manifests].concat();
-    let mut files: Vec<_> = filled.into_iter().map(|(path, text)| (path, fill(text))).collect();
+    let guest = guest.unwrap_or("vendor/fulcrum-guest");
+    let values = [
+        ("guest-note", if copied.is_empty() { String::new() } else { COPY_NOTE.to_owned() }),
+        // It stands in a TOML basic string, and has no control characters.
+        ("guest", guest.replace('\\', "\\\\").replace('"', "\\\"")),
+        ("name", name.to_owned()),
+        ("snake", name.replace('-', "_")),
+        ("language", language.to_string()),
+        ("role", role.to_string()),
+    ];
+    // The build part of the README comes first: it has placeholders too.
+    let fill = |text: &str| filled(&text.replace("{{build}}", build).replace(EXAMPLE, "{{name}}"), &values);
+    let templates = [COMMON, task, common, own, manifests].concat();
+    let mut files: Vec<_> = templates.into_iter().map(|(path, text)| (path, fill(text))).collect();
     // Sources, not templates.
     files.extend(copied.iter().map(|&(path, text)| (path, text.to_owned())));
     files.push(("wit/policy.wit", fulcrum_pack::WIT.to_owned()));
     files.sort_unstable_by_key(|&(path, _)| path);
     files
+}
+
+/// Puts values in place of their names in double braces; what stands in a value is left as it is.
+fn filled(mut text: &str, values: &[(&str, String)]) -> String {
+    let mut out = String::with_capacity(text.len());
+    while let Some((before, after)) = text.split_once("{{") {
+        out.push_str(before);
+        let found = after
+            .split_once("}}")
+            .and_then(|(name, rest)| Some((values.iter().find(|(known, _)| *known == name)?, rest)));
+        text = if let Some(((_, value), rest)) = found {
+            out.push_str(value);
+            rest
+        } else {
+            out.push_str("{{");
+            after
+        };
+    }
+    out + text
+}
+
+/// Says whether a package of a Rust project that is not its own has this name.
+pub(super) fn is_our_package(name: &str) -> bool {
+    let line = format!("name = \"{name}\"");
+    GUEST_MANIFESTS.iter().any(|(_, manifest)| manifest.lines().any(|own| own == line))
 }
 
 /// In every project.

@@ -38,7 +38,13 @@ impl World {
     fn staged(&self, name: &str, fails: u64, probation: Option<Arc<Probation>>) -> Staged {
         let identity = Identity { name: name.to_owned(), digest: "d2".to_owned(), config: "{}".to_owned() };
         let factory = Arc::new(Factory { identity: Arc::new(identity), heard: self.heard.clone(), fails });
-        Staged { instance: factory.make().expect("never fails"), factory, roster_revision: 0, probation }
+        Staged {
+            instance: factory.make().expect("never fails"),
+            factory,
+            roster_revision: 0,
+            probation,
+            is_last_resort: false,
+        }
     }
 }
 

@@ -133,3 +133,30 @@ fn the_examples_are_what_the_templates_make() {
         }
     }
 }
+
+#[test]
+fn values_are_put_in_as_they_are() {
+    let check = |text: &str, expected: &str| {
+        let values = [("a", "{{b}}".to_owned()), ("b", "x".to_owned())];
+        assert_eq!(filled(text, &values), expected, "{text:?}");
+    };
+    check("", "");
+    check("{{a}}{{b}} {{c}} {{ {{b}}", "{{b}}x {{c}} {{ x");
+    check("{{{b}} }} {{b", "{{{b}} }} {{b");
+
+    let guest = "C:\\a \"b\" {{name}} near-first";
+    let made = project("mine", Language::Rust, Role::Scoring, Some(guest));
+    let (_, manifest) = made.iter().find(|(path, _)| *path == "Cargo.toml").expect("always");
+    let manifest: toml::Table = manifest.parse().expect("TOML");
+    assert_eq!(manifest["dependencies"]["fulcrum-guest"]["path"].as_str(), Some(guest));
+    assert_eq!(manifest["package"]["name"].as_str(), Some("mine"));
+}
+
+#[test]
+fn names_of_packages_a_project_depends_on_are_known() {
+    for (name, expected) in
+        [("fulcrum-guest", true), ("fulcrum-guest-claiming-bindings", true), ("fulcrum", false), ("a", false)]
+    {
+        assert_eq!(is_our_package(name), expected, "{name}");
+    }
+}

@@ -1,0 +1,244 @@
+//! The life cycle of policy versions by order: push, remove, promote, roll back.
+//!
+//! Invariants: the policies folder says what is in use, so every order ends in files there; an order is carried out as a
+//! whole or not at all, a kill of the host included; what comes into use was proven before anything changed, on the
+//! thread of whoever orders it and not on that of the reload task.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fulcrum_core::time::millis;
+use serde_json::Value;
+
+use super::folder::{is_policy_name, parse_config};
+use super::keep::Version;
+use super::manager::{BindError, Manager};
+use super::signed::{Signatures, SignedConfig};
+use super::task::{Proven, prove_live, version_of};
+use crate::artifact::{Artifact, digest};
+use crate::proof;
+use crate::refusal::Refusal;
+
+/// The word that stands for the version compiled into the host where a digest is expected.
+pub const EMBEDDED: &str = "embedded";
+
+/// What somebody wants to put into service, or to keep as a candidate. What is `None` stays as it is.
+#[derive(Clone, Debug, Default)]
+pub struct Upload {
+    /// A component.
+    pub component: Option<Vec<u8>>,
+    /// Text of the component's `.sig` file.
+    pub component_signature: Option<String>,
+    /// Text of a configuration file.
+    pub config: Option<String>,
+    /// Text of the configuration's `.sig` file.
+    pub config_signature: Option<String>,
+    /// Whether it is to be kept as the candidate.
+    pub is_candidate: bool,
+}
+
+/// What a promotion shall bind, and what the version may fail.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Promote {
+    /// Binds scoring to the name.
+    pub scoring: bool,
+    /// Binds claiming to the name.
+    pub claiming: bool,
+    /// Groups whose own policy becomes the name.
+    pub groups: Vec<String>,
+    /// Most failures among the first decisions; `None` is what the settings say.
+    pub failures_max: Option<u32>,
+    /// Decisions after which it has stood the test, at least 1; `None` is what the settings say.
+    pub decisions: Option<u32>,
+    /// What it was tried on beside what serves: bound if nothing else is said and the name is bound to nothing.
+    pub tried_on: TriedOn,
+}
+
+/// What a shadow answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of Promote")]
+pub struct TriedOn {
+    pub scoring: bool,
+    pub claiming: bool,
+    pub groups: Vec<String>,
+}
+
+/// An order was refused, or could not be carried out; nothing changed, unless the message says so.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum Error {
+    #[error("a policy's name is 1 to 64 of letters, digits, - and _, and starts with a letter or digit")]
+    Name,
+    #[error("there is no policy `{0}`")]
+    Unknown(String),
+    #[error("there is no policy `{0}` to configure; send its component, too")]
+    NoComponent(String),
+    #[error("nothing is sent: give a component, a configuration, or both")]
+    Nothing,
+    #[error("{0}")]
+    Refused(Refusal),
+    #[error("the policy `{0}` is compiled into the host and has no files to remove")]
+    Embedded(String),
+    #[error("of the policy `{0}` there is only a candidate; drop that with ?candidate=1")]
+    OnlyCandidate(String),
+    #[error("the policy `{0}` has no candidate")]
+    NoCandidate(String),
+    #[error(
+        "at most {max} policies can have a candidate; drop one with DELETE /admin/policies/NAME?candidate=1"
+    )]
+    TooManyCandidates { max: usize },
+    #[error("the policy `{name}` is bound to {}; bind another one first, or force it", roles.join(", "))]
+    InUse { name: String, roles: Vec<String> },
+    #[error("no version of `{name}` that is kept begins with {digest:?}; kept are: {}", kept.join(", "))]
+    NoVersion { name: String, digest: String, kept: Vec<String> },
+    #[error("{digest:?} begins several versions of `{name}`: {}", kept.join(", "))]
+    Ambiguous { name: String, digest: String, kept: Vec<String> },
+    #[error("there is no former version of `{0}` to return to")]
+    NoFormer(String),
+    #[error("that version of `{0}` is in use already")]
+    AlreadyInUse(String),
+    #[error("the candidate of `{name}` cannot be used: {message}")]
+    Unusable { name: String, message: String },
+    #[error(
+        "there is nothing to promote: `{0}` has no candidate and is bound to all that already; push one with ?candidate=1"
+    )]
+    NothingToPromote(String),
+    #[error(
+        "`{0}` is bound to nothing yet; say what it shall serve: \"scoring\", \"claiming\" or \"groups\" (--scoring, --claiming, --group)"
+    )]
+    NoRole(String),
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error("another version of `{0}` came into use meanwhile")]
+    Overtaken(String),
+    #[error("cannot write the policies folder {}: {error}; nothing changed", path.display())]
+    Folder { path: PathBuf, error: String },
+    #[error("cannot store what is kept of policies in {}: {error}; nothing changed", path.display())]
+    State { path: PathBuf, error: String },
+    #[error("the host is stopping")]
+    Stopping,
+}
+
+impl Manager {
+    /// Proves a version and puts it into the folder and into use, or keeps it as the candidate. Blocks while it is
+    /// compiled and proven.
+    pub fn push(&self, name: &str, upload: Upload) -> Result<(), Error> {
+        if !is_policy_name(name) {
+            return Err(Error::Name);
+        }
+        if upload.component.is_none() && upload.config.is_none() {
+            return Err(Error::Nothing);
+        }
+        let is_candidate = upload.is_candidate;
+        let wanted = name.to_owned();
+        let basis = self.work(move |task| task.basis(&wanted, is_candidate)).ok_or(Error::Stopping)?;
+        let mut signatures = basis.signatures;
+        let mut artifact = basis.artifact;
+        let digest = match (&upload.component, &artifact) {
+            (Some(wasm), _) => digest(wasm),
+            (None, Some(artifact)) => artifact.digest().to_owned(),
+            (None, None) => return Err(Error::NoComponent(name.to_owned())),
+        };
+        if upload.component.is_some() {
+            signatures.component = upload.component_signature;
+            artifact = artifact.filter(|artifact| artifact.digest() == digest);
+        }
+        let mut config = basis.config;
+        if let Some(text) = upload.config {
+            config = parse_config(name, &text).map_err(Error::Refused)?;
+            signatures.config = upload.config_signature.map(|signature| SignedConfig { text, signature });
+        }
+        let version = Version { digest, config, signatures, version: String::new(), at_ms: 0 };
+        self.check(name, &version)?;
+        let proven = self.prove(name, artifact, upload.component.as_deref(), &version)?;
+        let (name, wasm) = (name.to_owned(), upload.component);
+        self.work(move |task| task.push(&name, proven, wasm, is_candidate)).unwrap_or(Err(Error::Stopping))
+    }
+
+    /// Drops the candidate of a name.
+    pub fn drop_candidate(&self, name: &str) -> Result<(), Error> {
+        let name = name.to_owned();
+        self.work(move |task| task.drop_candidate(&name)).unwrap_or(Err(Error::Stopping))
+    }
+
+    /// Removes the files of a name; its versions and its candidate are kept.
+    pub fn remove(&self, name: &str, force: bool) -> Result<(), Error> {
+        let name = name.to_owned();
+        self.work(move |task| task.remove(&name, force)).unwrap_or(Err(Error::Stopping))
+    }
+
+    /// Puts a former version into the folder and into use: that with this digest, given by its first digits or as
+    /// [`EMBEDDED`], else the one before the one in use. Returning from the last promotion undoes what that bound, too.
+    /// Blocks while the version is loaded and proven.
+    pub fn roll_back(&self, name: &str, to: Option<&str>) -> Result<(), Error> {
+        let (wanted, to) = (name.to_owned(), to.map(str::to_owned));
+        let choose = move |task: &mut super::task::Task| task.choose(&wanted, to.as_deref());
+        let choice = self.work(choose).unwrap_or(Err(Error::Stopping))?;
+        let proven = match &choice.version {
+            Some(version) => Some(self.prove(name, choice.artifact, choice.wasm.as_deref(), version)?),
+            None => None,
+        };
+        let (name, undoes) = (name.to_owned(), choice.undoes);
+        self.work(move |task| task.roll_back(&name, proven, undoes)).unwrap_or(Err(Error::Stopping))
+    }
+
+    /// Puts the candidate into use, binds roles and groups to the name, and puts it on trial. Without a candidate the
+    /// version in use is bound. Blocks until it serves.
+    pub fn promote(&self, name: &str, wish: Promote) -> Result<(), Error> {
+        let name = name.to_owned();
+        self.work(move |task| task.promote(&name, &wish)).unwrap_or(Err(Error::Stopping))
+    }
+
+    fn check(&self, name: &str, version: &Version) -> Result<(), Error> {
+        let (name, version) = (name.to_owned(), version.clone());
+        let checked = self.work(move |task| task.check_kept(&name, &version)).ok_or(Error::Stopping)?;
+        checked.map_err(Error::Refused)
+    }
+
+    /// Loads a version, unless its component is loaded, and self-tests it.
+    fn prove(
+        &self,
+        name: &str,
+        artifact: Option<Arc<Artifact>>,
+        wasm: Option<&[u8]>,
+        version: &Version,
+    ) -> Result<Proven, Error> {
+        let begun = self.clock.now();
+        let proven = || -> Result<Proven, Refusal> {
+            let artifact = match artifact {
+                Some(artifact) => artifact,
+                None => Artifact::load(&self.runtime, wasm.unwrap_or_default())?,
+            };
+            let loaded = artifact.configured(name, version.config.clone())?;
+            proof::run(&loaded, &*self.clock)?;
+            prove_live(&loaded, &*self.host, &*self.clock)?;
+            let load_ms = millis(self.clock.now().since(begun));
+            Ok(Proven { loaded: Arc::new(loaded), signatures: version.signatures.clone(), load_ms })
+        };
+        proven().map_err(Error::Refused)
+    }
+}
+
+impl Proven {
+    /// Returns what is to be kept of it.
+    pub(super) fn version(&self, at_ms: u64) -> Version {
+        version_of(&self.loaded, self.signatures.clone(), at_ms)
+    }
+}
+
+/// What an upload that brings only a part is completed with.
+pub(super) struct Basis {
+    pub artifact: Option<Arc<Artifact>>,
+    pub config: Value,
+    pub signatures: Signatures,
+}
+
+/// What is rolled back to.
+pub(super) struct Choice {
+    /// `None` is the embedded version, or none.
+    pub version: Option<Version>,
+    pub artifact: Option<Arc<Artifact>>,
+    pub wasm: Option<Vec<u8>>,
+    /// Whether this undoes the last promotion.
+    pub undoes: bool,
+}

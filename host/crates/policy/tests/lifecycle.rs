@@ -1,0 +1,769 @@
+//! The life cycle of versions on real folders: pushing, promoting, taking back, rolling back, and kills in between.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "support/fixture.rs"]
+mod fixture;
+mod support;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fixture::Fixture;
+use fulcrum_core::claiming::{Cycle, Member, Reason};
+use fulcrum_policy::artifact::digest;
+use fulcrum_policy::lifecycle::{EMBEDDED, Error, Promote, TriedOn, Upload};
+use fulcrum_policy::planner::Wish;
+use fulcrum_policy::status::{Canary, PromotionState, Rebind, Source, State};
+use fulcrum_policy::trust::{Content, PrivateKey, TrustedKeys};
+use fulcrum_policy::{Outcome, Planner};
+use serde_json::{Value, json};
+use support::*;
+
+/// Chooses the last row that may be chosen; the base guest chooses the first.
+const LAST: &str = include_str!("last.wat");
+/// Crashes when a client with a name of 66 bytes asks.
+const TRAP: &str = include_str!("guests/trap.wat");
+
+fn armed() -> String {
+    "x".repeat(66)
+}
+
+fn component(wasm: &[u8]) -> Upload {
+    Upload { component: Some(wasm.to_vec()), ..Upload::default() }
+}
+
+fn config(text: &str) -> Upload {
+    Upload { config: Some(text.to_owned()), ..Upload::default() }
+}
+
+fn candidate(upload: Upload) -> Upload {
+    Upload { is_candidate: true, ..upload }
+}
+
+fn scoring() -> Promote {
+    Promote { scoring: true, ..Promote::default() }
+}
+
+fn canary(policy: &str, share: f64) -> Rebind {
+    Rebind { canary: Some(Some(Canary { policy: policy.to_owned(), share })), ..Rebind::default() }
+}
+
+/// The smallest claiming policy, made to crash when a group with a name of 66 bytes is planned.
+fn claims(crashes: bool) -> Vec<u8> {
+    let text = include_str!("tiny.wat")
+        .replace("(memory (;0;) 1)", "(memory (;0;) 256) (global (mut i32) (i32.const 1024))")
+        .replace(
+            "i32.const 1024\n",
+            "global.get 0 global.get 0 local.get 3 i32.add i32.const 7 i32.add i32.const -8 i32.and global.set 0\n",
+        );
+    let plan =
+        if crashes { "local.get 0 i32.load offset=4 i32.const 66 i32.eq if unreachable end" } else { "" };
+    let (before, after) = text.split_once("(func (;3;) (type 3) (param i32) (result i32)").unwrap();
+    let text = format!(
+        "{before}(func (;3;) (type 3) (param i32) (result i32)
+        {plan} i32.const 1024 global.set 0 {after}"
+    );
+    wat::parse_str(text).unwrap()
+}
+
+impl Fixture {
+    fn push(&self, name: &str, upload: Upload) -> Result<(), Error> {
+        self.manager.push(name, upload)
+    }
+
+    fn code(&self, name: &str, upload: Upload) -> &'static str {
+        match self.push(name, upload) {
+            Err(Error::Refused(refusal)) => refusal.code(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn promotion(&self, name: &str) -> PromotionState {
+        self.status(name).promotion.unwrap().state
+    }
+
+    /// Who decides for a client, by digest.
+    fn by(&self, client: &str) -> Option<String> {
+        self.decide(client).by.map(|identity| identity.digest.clone())
+    }
+
+    /// The files of the folder that are no work in progress.
+    fn files(&self) -> Vec<String> {
+        let names = std::fs::read_dir(self.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let begun = Instant::now();
+        while !holds(self) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "never: {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn configs(&self, name: &str) -> Vec<(Value, bool)> {
+        let kept = self.status(name).versions;
+        kept.into_iter().map(|version| (version.config, version.in_use)).collect()
+    }
+}
+
+#[test]
+fn what_is_pushed_lies_in_the_folder_and_serves() {
+    let fixture = Fixture::start();
+    fixture.push("base", component(&guest(LAST))).unwrap();
+    assert_eq!((fixture.row(), fixture.status("base").source), (2, Source::File));
+    assert_eq!(std::fs::read(fixture.path("base.wasm")).unwrap(), guest(LAST));
+    fixture.push("base", config(r#"{"a": 1}"#)).unwrap();
+    assert_eq!((fixture.row(), fixture.status("base").config), (2, json!({"a": 1})));
+    // A component alone keeps the configuration.
+    fixture.push("base", component(&guest(""))).unwrap();
+    assert_eq!((fixture.row(), fixture.status("base").config), (0, json!({"a": 1})));
+    let both = Upload { config: Some("{}".to_owned()), ..component(&guest(LAST)) };
+    fixture.push("base", both).unwrap();
+    assert_eq!((fixture.files(), fixture.row()), (vec!["base.wasm".to_owned()], 2));
+    assert!(fixture.manager.reload().changed.is_empty(), "the folder brings nothing new");
+    // A digest file that was about another component does not stay.
+    std::fs::write(fixture.path("base.wasm.sha256"), digest(&guest(LAST))).unwrap();
+    fixture.push("base", component(&guest(TRAP))).unwrap();
+    assert_eq!((fixture.files(), fixture.row()), (vec!["base.wasm".to_owned()], 0));
+    let fixture = Fixture::restart(fixture.stop());
+    fixture.settle();
+    assert_eq!((fixture.row(), fixture.status("base").source), (0, Source::File));
+    // What is dropped later wins.
+    fixture.drop_file("base.wasm", &guest(LAST));
+    assert_eq!(fixture.row(), 2);
+}
+
+#[test]
+fn embedded_policies_are_configured_too() {
+    let fixture = Fixture::start();
+    fixture.push("base", config(r#"{"a": 1}"#)).unwrap();
+    let status = fixture.status("base");
+    assert_eq!((status.source, &status.config), (Source::Embedded, &json!({"a": 1})));
+    assert_eq!(fixture.files(), ["base.json"]);
+    fixture.push("base", config("{}")).unwrap();
+    assert!(fixture.files().is_empty());
+    assert_eq!(fixture.status("base").config, json!({}));
+    assert_eq!(fixture.configs("base"), [(json!({}), true), (json!({"a": 1}), false)]);
+    assert!(matches!(fixture.push("nobody", config("{}")), Err(Error::NoComponent(_))));
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let fixture = Fixture::start();
+    fixture.push("base", component(&guest(LAST))).unwrap();
+    let cases = [
+        ("empty", Vec::new()),
+        ("precompiled", b"\x7fELF".to_vec()),
+        ("text", b"(module)".to_vec()),
+        ("not_wasm", b"garbage".to_vec()),
+        ("core_module", wat::parse_str("(module)").unwrap()),
+        ("law", guest(include_str!("guests/remembers.wat"))),
+        ("describe", guest(include_str!("guests/loop-describe.wat"))),
+    ];
+    for is_candidate in [false, true] {
+        for (code, bytes) in &cases {
+            let upload = Upload { is_candidate, ..component(bytes) };
+            assert_eq!(fixture.code("base", upload), *code);
+            assert_eq!(fixture.code("fresh", Upload { is_candidate, ..component(bytes) }), *code);
+        }
+    }
+    assert_eq!(fixture.code("base", config("[]")), "config_syntax");
+    assert_eq!(fixture.code("base", config("{")), "config_syntax");
+    for name in ["", "-rf", "a/b", "..", ".hidden", "a.b", &"x".repeat(65), "Ä"] {
+        assert!(matches!(fixture.push(name, component(&guest(LAST))), Err(Error::Name)), "{name:?}");
+    }
+    assert!(matches!(fixture.push("base", Upload::default()), Err(Error::Nothing)));
+    let status = fixture.status("base");
+    assert_eq!((fixture.row(), status.problem, status.candidate), (2, None, None));
+    assert_eq!(fixture.files(), ["base.wasm"]);
+    assert_eq!(fixture.manager.statuses().len(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_cannot_be_written_is_named_and_nothing_changes() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let fixture = Fixture::start();
+    fixture.push("base", component(&guest(LAST))).unwrap();
+    fixture.push("base", candidate(component(&guest("")))).unwrap();
+    let close = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let (policies, keep) = (fixture.path(""), fixture.folder.path().join("keep"));
+    close(&policies, 0o500);
+    let probe = std::fs::write(policies.join("probe"), b"").is_ok();
+    if probe {
+        // The superuser may write anywhere; nothing to be seen here.
+        close(&policies, 0o700);
+        std::fs::remove_file(policies.join("probe")).unwrap();
+        return;
+    }
+    let orders = |fixture: &Fixture| {
+        [
+            fixture.push("base", component(&guest(TRAP))),
+            fixture.manager.promote("base", scoring()),
+            fixture.manager.roll_back("base", None),
+            fixture.manager.remove("base", false),
+        ]
+    };
+    for order in orders(&fixture) {
+        assert!(matches!(order, Err(Error::Folder { .. })), "{order:?}");
+    }
+    close(&policies, 0o700);
+    close(&keep, 0o500);
+    for order in orders(&fixture) {
+        assert!(matches!(order, Err(Error::State { .. })), "{order:?}");
+    }
+    close(&keep, 0o700);
+    let status = fixture.status("base");
+    assert_eq!((fixture.row(), status.promotion, status.digest), (2, None, digest(&guest(LAST))));
+    assert!(status.candidate.is_some());
+    assert_eq!(fixture.files(), ["base.wasm"]);
+}
+
+#[test]
+fn a_candidate_waits_over_a_restart_and_does_not_serve() {
+    let fixture = Fixture::start();
+    fixture.push("mine", candidate(component(&guest(LAST)))).unwrap();
+    fixture.push("base", candidate(component(&guest(LAST)))).unwrap();
+    let check = |fixture: &Fixture| {
+        assert_eq!((fixture.row(), fixture.files().len()), (0, 0));
+        let status = fixture.status("mine");
+        assert_eq!((status.state, status.digest.as_str()), (State::Candidate, ""));
+        assert_eq!(status.candidate.unwrap().digest, digest(&guest(LAST)));
+        let loaded = fixture.manager.candidate("mine").unwrap();
+        assert_eq!(loaded.artifact().digest(), digest(&guest(LAST)));
+        assert_eq!(fixture.manager.candidate("base").unwrap().artifact().digest(), digest(&guest(LAST)));
+        assert_eq!(fixture.manager.policy("base").unwrap().artifact().digest(), digest(&guest("")));
+        assert!(fixture.bind("mine").unwrap_err().to_string().contains("candidate only"));
+    };
+    check(&fixture);
+    let fixture = Fixture::restart(fixture.stop());
+    check(&fixture);
+    // A configuration goes to the candidate, not to what serves.
+    fixture.push("mine", candidate(config(r#"{"a": 1}"#))).unwrap();
+    assert_eq!(fixture.status("mine").candidate.unwrap().config, json!({"a": 1}));
+    assert!(matches!(fixture.manager.remove("mine", true), Err(Error::OnlyCandidate(_))));
+    fixture.manager.drop_candidate("mine").unwrap();
+    assert!(matches!(fixture.manager.drop_candidate("mine"), Err(Error::Unknown(_))));
+    fixture.manager.drop_candidate("base").unwrap();
+    assert!(matches!(fixture.manager.drop_candidate("base"), Err(Error::NoCandidate(_))));
+    assert_eq!(fixture.manager.candidate("base").unwrap().artifact().digest(), digest(&guest("")));
+}
+
+#[test]
+fn rolling_back_goes_back_and_forth() {
+    let fixture = Fixture::start();
+    assert!(matches!(fixture.manager.roll_back("nobody", None), Err(Error::Unknown(_))));
+    assert!(matches!(fixture.manager.roll_back("base", None), Err(Error::NoFormer(_))));
+    fixture.push("base", component(&guest(LAST))).unwrap();
+    for expected in [0, 2, 0, 2] {
+        fixture.manager.roll_back("base", None).unwrap();
+        assert_eq!(fixture.row(), expected);
+        assert_eq!(fixture.files().len(), expected / 2, "the embedded version has no file");
+    }
+    let number = |number: u32| config(&format!(r#"{{"number": {number}}}"#));
+    for at in 1..=6 {
+        fixture.push("base", number(at)).unwrap();
+    }
+    let used: Vec<_> =
+        fixture.configs("base").into_iter().map(|(config, used)| (config["number"].as_u64(), used)).collect();
+    let some = |number| (Some(number), false);
+    // Five, and the embedded one, which can always be returned to.
+    assert_eq!(used, [(Some(6), true), some(5), some(4), some(3), some(2), (None, false)]);
+    for expected in [5, 6, 5] {
+        fixture.manager.roll_back("base", None).unwrap();
+        assert_eq!(fixture.status("base").config["number"], expected);
+    }
+    fixture.manager.roll_back("base", Some(EMBEDDED)).unwrap();
+    assert_eq!((fixture.row(), fixture.files().len()), (0, 0));
+    assert!(matches!(fixture.manager.roll_back("base", Some(EMBEDDED)), Err(Error::AlreadyInUse(_))));
+    let fixture = Fixture::restart(fixture.stop());
+    fixture.manager.roll_back("base", Some(&digest(&guest(LAST))[..8])).unwrap();
+    assert_eq!((fixture.row(), fixture.status("base").config["number"].as_u64()), (2, Some(5)));
+    let error = fixture.manager.roll_back("base", Some("00ff00")).unwrap_err().to_string();
+    assert!(error.contains(&digest(&guest(LAST))[..12]), "{error}");
+    // What was deleted can be returned to.
+    fixture.drop_file("mine.wasm", &guest(LAST));
+    fixture.remove("mine.wasm");
+    assert!(fixture.manager.statuses().iter().all(|status| status.name != "mine"));
+    fixture.manager.roll_back("mine", None).unwrap();
+    assert_eq!(fixture.status("mine").digest, digest(&guest(LAST)));
+}
+
+#[test]
+fn files_are_removed_unless_they_are_needed() {
+    let fixture = Fixture::start();
+    assert!(matches!(fixture.manager.remove("base", true), Err(Error::Embedded(_))));
+    assert!(matches!(fixture.manager.remove("nobody", true), Err(Error::Unknown(_))));
+    fixture.push("base", component(&guest(LAST))).unwrap();
+    fixture.manager.remove("base", false).unwrap();
+    assert_eq!(
+        (fixture.row(), fixture.files().len(), fixture.status("base").source),
+        (0, 0, Source::Embedded)
+    );
+    fixture.push("mine", component(&guest(LAST))).unwrap();
+    fixture.bind("mine").unwrap();
+    let error = fixture.manager.remove("mine", false).unwrap_err();
+    assert!(matches!(&error, Error::InUse { roles, .. } if roles == &["scoring"]), "{error}");
+    assert_eq!(fixture.row(), 2);
+    fixture.manager.remove("mine", true).unwrap();
+    assert_eq!((fixture.row(), fixture.files().len()), (0, 0));
+}
+
+#[test]
+fn a_promoted_candidate_serves_and_stands_its_trial() {
+    let fixture = Fixture::start();
+    fixture.push("mine", candidate(component(&guest(LAST)))).unwrap();
+    assert!(matches!(fixture.manager.promote("nobody", scoring()), Err(Error::Unknown(_))));
+    let error = fixture.manager.promote("mine", Promote::default()).unwrap_err();
+    assert!(matches!(error, Error::NoRole(_)), "{error}");
+    let wrong = Promote { claiming: true, ..Promote::default() };
+    assert!(fixture.manager.promote("mine", wrong).unwrap_err().to_string().contains("claiming role"));
+    fixture.manager.promote("mine", Promote { decisions: Some(10), ..scoring() }).unwrap();
+    assert_eq!((fixture.row(), fixture.files()), (2, vec!["mine.wasm".to_owned()]));
+    let status = fixture.status("mine");
+    let promotion = status.promotion.unwrap();
+    assert_eq!(
+        (promotion.state, promotion.asked, promotion.budget.decisions),
+        (PromotionState::Running, 1, 10)
+    );
+    assert_eq!((promotion.from.bindings.scoring.as_deref(), status.candidate), (Some("base"), None));
+    assert!(matches!(fixture.manager.promote("mine", scoring()), Err(Error::NothingToPromote(_))));
+    // It goes on over a restart, and so does what it counted, if it was stored.
+    fixture.clock.advance(Duration::from_secs(61));
+    drop(fixture.manager.reload());
+    let fixture = Fixture::restart(fixture.stop());
+    let promotion = fixture.status("mine").promotion.unwrap();
+    assert_eq!((fixture.row(), promotion.state, promotion.asked), (2, PromotionState::Running, 1));
+    (0..8).for_each(|_| assert_eq!(fixture.row(), 2));
+    fixture.until("it passes", |fixture| fixture.promotion("mine") == PromotionState::Passed);
+    assert_eq!((fixture.manager.ended().passed, fixture.manager.bindings().scoring.as_str()), (1, "mine"));
+    // Without a word on roles, what is bound stays bound.
+    fixture.push("mine", candidate(component(&guest("")))).unwrap();
+    fixture.manager.promote("mine", Promote::default()).unwrap();
+    assert_eq!((fixture.row(), fixture.promotion("mine")), (0, PromotionState::Running));
+    fixture.drop_file("mine.wasm", &guest(TRAP));
+    assert_eq!(fixture.promotion("mine"), PromotionState::Superseded);
+    assert_eq!(
+        (fixture.manager.ended().superseded, fixture.status("mine").digest),
+        (1, digest(&guest(TRAP)))
+    );
+    let fixture = Fixture::restart(fixture.stop());
+    assert_eq!(fixture.manager.bindings().scoring, "mine", "what was bound at run time survives");
+    assert_eq!(fixture.promotion("mine"), PromotionState::Superseded);
+    assert_eq!(fixture.manager.unbind().unwrap().scoring, "base");
+}
+
+#[test]
+fn a_failing_promotion_is_taken_back_within_its_budget() {
+    // What served before: the embedded version, a file, and another policy's binding.
+    for before in ["embedded", "file", "binding"] {
+        let fixture = Fixture::start();
+        let name = if before == "binding" { "mine" } else { "base" };
+        if before == "file" {
+            fixture.push("base", component(&guest(LAST))).unwrap();
+        }
+        let (row, by) = (fixture.row(), fixture.by(""));
+        fixture.push(name, candidate(component(&guest(TRAP)))).unwrap();
+        fixture.manager.promote(name, Promote { failures_max: Some(1), ..scoring() }).unwrap();
+        assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))), "{before}");
+        // Every request is answered.
+        for expected in [Outcome::Trap, Outcome::Trap] {
+            assert_eq!(fixture.decide(&armed()).outcome, expected, "{before}");
+        }
+        fixture.until("it is taken back", |fixture| fixture.promotion(name) == PromotionState::Returned);
+        assert_eq!((fixture.row(), fixture.by("")), (row, by.clone()), "{before}");
+        assert_eq!(fixture.manager.bindings().scoring, "base");
+        let status = fixture.status(name);
+        let reason = status.promotion.as_ref().unwrap().reason.clone().unwrap();
+        assert!(reason.starts_with("2 of 3 decisions failed; the last one: trap"), "{reason}");
+        assert_eq!(status.candidate.unwrap().digest, digest(&guest(TRAP)), "for its author to look at");
+        assert_eq!(fixture.files().len(), usize::from(before == "file"), "{before}");
+        assert_eq!(fixture.manager.ended().returned, 1);
+        let fixture = Fixture::restart(fixture.stop());
+        assert_eq!((fixture.row(), fixture.by("")), (row, by), "{before}");
+        assert_eq!(fixture.promotion(name), PromotionState::Returned);
+    }
+}
+
+#[test]
+fn an_opened_breaker_ends_a_promotion_too() {
+    let fixture = Fixture::start();
+    fixture.push("base", candidate(component(&guest(TRAP)))).unwrap();
+    fixture.manager.promote("base", Promote { failures_max: Some(1000), ..Promote::default() }).unwrap();
+    fixture.until("it is taken back", |fixture| {
+        drop(fixture.decide(&armed()));
+        fixture.promotion("base") == PromotionState::Returned
+    });
+    let reason = fixture.status("base").promotion.unwrap().reason.unwrap();
+    assert!(reason.contains("its breaker opened"), "{reason}");
+    // It can be promoted again: it failed, but it is not in quarantine.
+    fixture.manager.promote("base", Promote::default()).unwrap();
+    assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))));
+}
+
+#[test]
+fn plans_count_against_the_budget() {
+    let fixture = Fixture::start();
+    let planner = Planner::new(fixture.manager.clone(), fixture.clock.clone());
+    fixture.push("steady", component(&claims(false))).unwrap();
+    let claiming = Rebind { claiming: Some("steady".to_owned()), ..Rebind::default() };
+    fixture.manager.bind(claiming).unwrap();
+    fixture.push("mine", candidate(component(&claims(true)))).unwrap();
+    let wish =
+        Promote { groups: vec!["g".to_owned()], claiming: true, failures_max: Some(0), ..Promote::default() };
+    fixture.manager.promote("mine", wish).unwrap();
+    let plan = |group: &str| {
+        let member = Member {
+            id: "m".to_owned(),
+            zone: String::new(),
+            labels: Vec::new(),
+            capacity: 1.0,
+            since_ms: 0,
+            topics: Vec::new(),
+        };
+        let cycle = Cycle {
+            group: group.to_owned(),
+            members: vec![member],
+            topics: Vec::new(),
+            places: Vec::new(),
+            topic: Vec::new(),
+            number: Vec::new(),
+            place: Vec::new(),
+            owner: Vec::new(),
+            moving: Vec::new(),
+            weight: Vec::new(),
+            held_ms: Vec::new(),
+            movement_budget: None,
+            reason: Reason::Join,
+            now_ms: 0,
+            seed: 1,
+        };
+        planner.plan(group, &Wish { policy: None, config: json!({}) }, &cycle)
+    };
+    assert_eq!(plan("g").by.unwrap().name, "mine");
+    assert_eq!(plan(&armed()).outcome, Outcome::Trap, "and the fallback plans");
+    fixture.until("it is taken back", |fixture| fixture.promotion("mine") == PromotionState::Returned);
+    let bindings = fixture.manager.bindings();
+    assert_eq!((bindings.claiming.as_str(), bindings.groups.len()), ("steady", 0));
+    assert_eq!(plan(&armed()).by.unwrap().name, "steady");
+}
+
+#[test]
+fn a_promotion_rolled_back_by_hand_gives_its_bindings_back() {
+    let fixture = Fixture::start();
+    fixture.push("mine", candidate(component(&guest(LAST)))).unwrap();
+    fixture.manager.promote("mine", scoring()).unwrap();
+    assert_eq!(fixture.row(), 2);
+    fixture.manager.roll_back("mine", None).unwrap();
+    assert_eq!((fixture.row(), fixture.files().len()), (0, 0));
+    assert_eq!(fixture.manager.bindings().scoring, "base");
+    // Only bindings: another policy that is there already, promoted and taken back.
+    fixture.push("mine", component(&guest(LAST))).unwrap();
+    fixture.manager.promote("mine", scoring()).unwrap();
+    assert_eq!((fixture.row(), fixture.promotion("mine")), (2, PromotionState::Running));
+    fixture.manager.roll_back("mine", None).unwrap();
+    assert_eq!((fixture.row(), fixture.files().len()), (0, 1));
+    // What was bound by hand since stays.
+    fixture.manager.promote("mine", scoring()).unwrap();
+    fixture.push("other", component(&guest(TRAP))).unwrap();
+    fixture.bind("other").unwrap();
+    assert_eq!(fixture.promotion("mine"), PromotionState::Superseded);
+    assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))));
+}
+
+#[test]
+fn a_version_on_trial_is_no_way_back() {
+    let fixture = Fixture::start();
+    fixture.push("base", candidate(component(&guest(LAST)))).unwrap();
+    fixture.manager.promote("base", Promote::default()).unwrap();
+    fixture.push("base", candidate(component(&guest(TRAP)))).unwrap();
+    fixture.manager.promote("base", Promote { failures_max: Some(0), ..Promote::default() }).unwrap();
+    assert_eq!(fixture.manager.ended().superseded, 1);
+    drop(fixture.decide(&armed()));
+    fixture.until("it is taken back", |fixture| fixture.promotion("base") == PromotionState::Returned);
+    assert_eq!(
+        (fixture.row(), fixture.by("")),
+        (0, Some(digest(&guest("")))),
+        "the embedded one stood its test"
+    );
+}
+
+#[test]
+fn a_canary_decides_for_its_share_until_it_fails() {
+    let fixture = Fixture::start();
+    assert!(fixture.manager.bind(canary("base", 0.5)).unwrap_err().to_string().contains("serves already"));
+    assert!(
+        fixture.manager.bind(canary("nobody", 0.5)).unwrap_err().to_string().contains("there is no policy")
+    );
+    fixture.push("base", candidate(component(&guest(LAST)))).unwrap();
+    assert!(fixture.manager.bind(canary("base", 0.0)).is_err());
+    assert!(fixture.manager.bind(canary("base", f64::NAN)).is_err());
+    fixture.manager.bind(canary("base", 0.5)).unwrap();
+    let sides = |fixture: &Fixture| -> Vec<usize> {
+        (0..200).map(|client| fixture.decide(&format!("client-{client}")).recommendation.row).collect()
+    };
+    let first = sides(&fixture);
+    let count = first.iter().filter(|row| **row == 2).count();
+    assert!((70..130).contains(&count), "{count} of 200");
+    assert_eq!(sides(&fixture), first, "a client stays on its side");
+    let fixture = Fixture::restart(fixture.stop());
+    assert_eq!(sides(&fixture), first, "over a restart, too");
+    // A newer candidate takes its place; then it fails.
+    fixture.push("base", candidate(component(&guest(TRAP)))).unwrap();
+    fixture.manager.bind(canary("base", 1.0)).unwrap();
+    assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))));
+    fixture.until("it is taken out", |fixture| {
+        drop(fixture.decide(&armed()));
+        fixture.manager.bindings().canary.is_none()
+    });
+    assert_eq!((fixture.by(""), fixture.by(&armed())), (Some(digest(&guest(""))), Some(digest(&guest("")))));
+    let ended = fixture.status("base").canary.unwrap();
+    assert!(ended.share == 0.0 && ended.reason.unwrap().contains("breaker opened"), "it says so");
+    assert_eq!(fixture.manager.ended().canaries_returned, 1);
+    assert!(fixture.status("base").candidate.is_some(), "the candidate is still there");
+    // A canary that becomes what serves is none any more.
+    fixture.push("mine", candidate(component(&guest(LAST)))).unwrap();
+    fixture.manager.bind(canary("mine", 0.25)).unwrap();
+    fixture.manager.promote("mine", Promote::default()).unwrap();
+    let bindings = fixture.manager.bindings();
+    assert_eq!((bindings.scoring.as_str(), bindings.canary, fixture.row()), ("mine", None, 2));
+    // One whose candidate is dropped ends.
+    fixture.push("mine", candidate(component(&guest("")))).unwrap();
+    fixture.manager.bind(canary("mine", 1.0)).unwrap();
+    assert_eq!(fixture.row(), 0);
+    fixture.manager.drop_candidate("mine").unwrap();
+    assert_eq!((fixture.row(), fixture.manager.bindings().canary), (2, None));
+}
+
+#[test]
+fn what_a_shadow_was_tried_on_is_bound() {
+    let fixture = Fixture::start();
+    fixture.push("mine", candidate(component(&guest(LAST)))).unwrap();
+    let tried_on = TriedOn { scoring: true, ..TriedOn::default() };
+    fixture.manager.promote("mine", Promote { tried_on, ..Promote::default() }).unwrap();
+    assert_eq!((fixture.row(), fixture.manager.bindings().scoring.as_str()), (2, "mine"));
+}
+
+#[test]
+fn signatures_go_with_every_version() {
+    let (mine, other) = (PrivateKey::from_seed(&[1; 32]), PrivateKey::from_seed(&[2; 32]));
+    let trusted = |keys: &[&PrivateKey]| {
+        let keys: Vec<_> = keys.iter().map(|key| key.public()).collect();
+        TrustedKeys::parse(keys.iter().map(String::as_str)).unwrap()
+    };
+    let start = |folder, keys: &[&PrivateKey]| {
+        Fixture::restart_with(folder, |settings| settings.trusted = trusted(keys))
+    };
+    let signed = |key: &PrivateKey, wasm: &[u8]| Upload {
+        component_signature: Some(key.sign(Content::Component { digest: &digest(wasm) })),
+        ..component(wasm)
+    };
+    let configured = |key: &PrivateKey, text: &str| Upload {
+        config_signature: Some(
+            key.sign(Content::Config { policy: "base", digest: &digest(text.as_bytes()) }),
+        ),
+        ..config(text)
+    };
+    let fixture = start(tempfile::tempdir().unwrap(), &[&mine, &other]);
+    assert_eq!(fixture.code("base", component(&guest(LAST))), "unsigned");
+    assert_eq!(fixture.code("base", signed(&PrivateKey::from_seed(&[3; 32]), &guest(LAST))), "signature");
+    fixture.push("base", signed(&mine, &guest(LAST))).unwrap();
+    assert_eq!(fixture.files(), ["base.wasm", "base.wasm.sig"]);
+    assert_eq!(fixture.code("base", config(r#"{"a":1}"#)), "unsigned");
+    fixture.push("base", configured(&mine, r#"{ "a":1 }"#)).unwrap();
+    assert_eq!(fixture.files(), ["base.json", "base.json.sig", "base.wasm", "base.wasm.sig"]);
+    fixture.push("base", candidate(signed(&other, &guest(TRAP)))).unwrap();
+    fixture.manager.promote("base", Promote::default()).unwrap();
+    assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))));
+    fixture.manager.roll_back("base", None).unwrap();
+    assert_eq!((fixture.row(), fixture.status("base").config), (2, json!({"a": 1})));
+    assert_eq!(
+        std::fs::read_to_string(fixture.path("base.json")).unwrap(),
+        r#"{ "a":1 }"#,
+        "as it was signed"
+    );
+    fixture.push("base", candidate(signed(&other, &guest(include_str!("guests/nan.wat"))))).unwrap();
+    // The other key is not trusted any more.
+    let fixture = start(fixture.stop(), &[&mine]);
+    assert_eq!(fixture.row(), 2);
+    let error = fixture.manager.roll_back("base", Some(&digest(&guest(TRAP)))).unwrap_err();
+    assert!(matches!(&error, Error::Refused(refusal) if refusal.code() == "signature"), "{error}");
+    let error = fixture.manager.promote("base", Promote::default()).unwrap_err();
+    assert!(error.to_string().contains("does not vouch"), "{error}");
+    fixture.manager.remove("base", false).unwrap();
+    assert!(fixture.files().is_empty());
+}
+
+#[test]
+fn the_quarantine_holds_for_every_way_in() {
+    let fixture = Fixture::start();
+    fixture.push("base", component(&guest(TRAP))).unwrap();
+    fixture.until("it is in quarantine", |fixture| {
+        drop(fixture.decide(&armed()));
+        fixture.clock.advance(Duration::from_secs(31));
+        drop(fixture.manager.reload());
+        fixture.problem("base").is_some()
+    });
+    assert_eq!(fixture.problem("base").as_deref(), Some("quarantined"));
+    let refused = |order: Result<(), Error>| match order {
+        Err(Error::Refused(refusal)) => assert_eq!(refusal.code(), "quarantined"),
+        other => panic!("{other:?}"),
+    };
+    refused(fixture.push("base", component(&guest(TRAP))));
+    refused(fixture.push("mine", candidate(component(&guest(TRAP)))));
+    refused(fixture.manager.roll_back("base", Some(&digest(&guest(TRAP)))));
+    assert_eq!(fixture.row(), 0);
+}
+
+#[test]
+fn what_is_bound_at_run_time_yields_to_a_changed_setting() {
+    let fixture = Fixture::start();
+    fixture.push("mine", component(&guest(LAST))).unwrap();
+    fixture.bind("mine").unwrap();
+    let fixture = Fixture::restart(fixture.stop());
+    assert_eq!((fixture.row(), fixture.manager.bindings().scoring.as_str()), (2, "mine"));
+    let folder = fixture.stop();
+    let fixture = Fixture::restart_with(folder, |settings| settings.scoring = "other".to_owned());
+    assert_eq!((fixture.row(), fixture.manager.bindings().scoring.as_str()), (0, "other"));
+    let fixture = Fixture::restart_with(fixture.stop(), |settings| settings.scoring = "other".to_owned());
+    assert_eq!(fixture.manager.bindings().scoring, "other");
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.path().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => std::fs::copy(entry.path(), to).map(|_| ()).unwrap(),
+        }
+    }
+}
+
+/// Writes the stored state as it is while the folder is changed.
+fn installing(keep: &Path, change: &Value) {
+    let path = keep.join("_state.json");
+    let mut state: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    state["installing"] = change.clone();
+    std::fs::write(path, state.to_string()).unwrap();
+}
+
+#[test]
+fn a_kill_at_any_step_leaves_the_former_or_the_new_version_in_service() {
+    // From a configured file to a promoted candidate without configuration, and back.
+    let fixture = Fixture::start();
+    let former = Upload { config: Some(r#"{"a": 1}"#.to_owned()), ..component(&guest("")) };
+    fixture.push("mine", former).unwrap();
+    fixture.bind("mine").unwrap();
+    let new = Upload { config: Some(r#"{"b": 2}"#.to_owned()), ..component(&guest(LAST)) };
+    fixture.push("mine", candidate(new)).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let (before, after) = (place.path().join("before"), place.path().join("after"));
+    copy(fixture.folder.path(), &before);
+    let candidate = fixture.status("mine").candidate.unwrap();
+    fixture.manager.promote("mine", Promote::default()).unwrap();
+    copy(fixture.folder.path(), &after);
+    let change = json!({
+        "name": "mine",
+        "version": { "digest": candidate.digest, "config": candidate.config },
+        "candidate": null,
+    });
+    // Which files are in place when the kill comes, and whether the order had been stored, or carried out.
+    let steps: [(&str, &[&str], bool, bool); 6] = [
+        ("staged", &[".mine.wasm.fulcrum-new", ".mine.json.fulcrum-new"], false, false),
+        ("stored", &[], true, false),
+        ("first file", &["mine.json"], true, false),
+        ("all files", &["mine.json", "mine.wasm"], true, false),
+        ("candidate noted", &["mine.json", "mine.wasm"], true, true),
+        ("done", &["mine.json", "mine.wasm"], false, true),
+    ];
+    for (step, files, is_stored, is_noted) in steps {
+        let folder = tempfile::tempdir().unwrap();
+        copy(&before, folder.path());
+        let (policies, keep) = (folder.path().join("policies"), folder.path().join("keep"));
+        for file in files {
+            let from = file.trim_start_matches('.').trim_end_matches(".fulcrum-new");
+            std::fs::copy(after.join("policies").join(from), policies.join(file)).unwrap();
+        }
+        let is_ordered = is_stored || is_noted;
+        if is_ordered {
+            std::fs::copy(after.join("keep/_state.json"), keep.join("_state.json")).unwrap();
+        }
+        if is_noted {
+            std::fs::copy(after.join("keep/mine.json"), keep.join("mine.json")).unwrap();
+        }
+        if is_stored {
+            installing(&keep, &change);
+        }
+        let fixture = Fixture::restart(folder);
+        fixture.settle();
+        let status = fixture.status("mine");
+        let found = (fixture.row(), status.config, status.candidate.is_some());
+        let expected = if is_ordered { (2, json!({"b": 2}), false) } else { (0, json!({"a": 1}), true) };
+        assert_eq!(found, expected, "{step}");
+        assert_eq!(fixture.files(), ["mine.json", "mine.wasm"], "{step}");
+        let promotion = status.promotion.map(|promotion| promotion.state);
+        assert_eq!(promotion, is_ordered.then_some(PromotionState::Running), "{step}");
+        // A second start changes nothing more, and the way back is open.
+        let fixture = Fixture::restart(fixture.stop());
+        fixture.settle();
+        assert_eq!(fixture.row(), expected.0, "{step}");
+        if is_ordered {
+            fixture.manager.roll_back("mine", None).unwrap();
+            assert_eq!((fixture.row(), fixture.status("mine").config), (0, json!({"a": 1})), "{step}");
+        }
+    }
+}
+
+#[test]
+fn orders_from_many_threads_end_in_one_state() {
+    let fixture = Fixture::start();
+    fixture.push("base", component(&guest(LAST))).unwrap();
+    let wasm = [guest(LAST), guest(TRAP), guest(include_str!("guests/dead-row.wat"))];
+    std::thread::scope(|scope| {
+        for thread in 0..8_usize {
+            let (fixture, wasm) = (&fixture, &wasm);
+            scope.spawn(move || {
+                for turn in 0..6_usize {
+                    let bytes = &wasm[(thread + turn) % wasm.len()];
+                    // Which of them are refused depends on who was first.
+                    match (thread + turn) % 5 {
+                        0 => drop(fixture.push("base", component(bytes))),
+                        1 => {
+                            drop(fixture.push("base", candidate(component(bytes))));
+                            drop(fixture.manager.promote("base", Promote::default()));
+                        }
+                        2 => drop(fixture.manager.roll_back("base", None)),
+                        3 => {
+                            let beside = fixture.path(&format!(".{thread}.part"));
+                            std::fs::write(&beside, bytes).unwrap();
+                            std::fs::rename(&beside, fixture.path("base.wasm")).unwrap();
+                        }
+                        _ => drop(fixture.push("base", config(&format!(r#"{{"turn": {turn}}}"#)))),
+                    }
+                }
+            });
+        }
+    });
+    fixture.settle();
+    let status = fixture.status("base");
+    let file = std::fs::read(fixture.path("base.wasm"));
+    assert_eq!(status.digest, file.map_or_else(|_| digest(&guest("")), |bytes| digest(&bytes)));
+    let text = std::fs::read_to_string(fixture.path("base.json"));
+    let config: Value = text.map_or(json!({}), |text| serde_json::from_str(&text).unwrap());
+    assert_eq!((&status.config, status.problem), (&config, None));
+    assert_eq!(fixture.by(""), Some(status.digest.clone()));
+    let left: Vec<_> = fixture.files().into_iter().filter(|file| file.starts_with('.')).collect();
+    assert!(left.is_empty(), "{left:?}");
+    let fixture = Fixture::restart(fixture.stop());
+    fixture.settle();
+    assert_eq!((fixture.by(""), fixture.status("base").config), (Some(status.digest), config));
+}

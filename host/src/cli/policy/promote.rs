@@ -1,0 +1,70 @@
+//! `fulcrum policy promote`: puts the candidate of a running host into service, on trial.
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::lines;
+use crate::cli::client::{Client, escaped};
+
+/// Arguments of `policy promote`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The candidate becomes the version in use, and what is asked for is bound to the policy, in one swap. Without --scoring,
+--claiming and --group the present bindings stay; a policy that has none gets what its shadow or canary was on. A policy
+without a candidate is only bound.
+
+It is on trial then: when it fails more than it may, what served before serves again by itself.
+
+Examples:
+  fulcrum policy promote mine --scoring
+  fulcrum policy promote mine --failures-max 0 --decisions 10000")]
+pub(in crate::cli) struct Promote {
+    /// The policy
+    name: String,
+    #[command(flatten)]
+    client: Client,
+    /// Bind scoring to it
+    #[arg(long)]
+    scoring: bool,
+    /// Bind the claims of all groups without a policy of their own to it
+    #[arg(long)]
+    claiming: bool,
+    /// Bind this group to it; may be given again
+    #[arg(long = "group", value_name = "GROUP")]
+    groups: Vec<String>,
+    /// Most failures on trial [default: the host's policy.promote_failures_max]
+    #[arg(long, value_name = "N")]
+    failures_max: Option<u32>,
+    /// Decisions and plans the trial lasts [default: the host's policy.promote_decisions]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    decisions: Option<u32>,
+    /// Print JSON, as the host answers it
+    #[arg(long)]
+    json: bool,
+}
+
+impl Promote {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let mut body = Map::new();
+        for (key, is_wanted) in [("scoring", self.scoring), ("claiming", self.claiming)] {
+            if is_wanted {
+                body.insert(key.to_owned(), json!(true));
+            }
+        }
+        if !self.groups.is_empty() {
+            body.insert("groups".to_owned(), json!(self.groups));
+        }
+        for (key, count) in [("failuresMax", self.failures_max), ("decisions", self.decisions)] {
+            if let Some(count) = count {
+                body.insert(key.to_owned(), json!(count));
+            }
+        }
+        let path = format!("/admin/policies/{}/promote", escaped(&self.name));
+        let status = self.client.post(&path, &Value::Object(body))?;
+        if self.json {
+            return crate::cli::print_json(&status);
+        }
+        let promotion = lines::promotion(&status).map_or_else(String::new, |line| line + "\n");
+        crate::cli::print(&(lines::in_use(&status) + &promotion))
+    }
+}

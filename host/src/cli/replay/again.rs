@@ -1,0 +1,190 @@
+//! Asking again: by an instance that goes on, by one that knows nothing else, and by the native fallback.
+//!
+//! Invariant: an instance that failed is not asked again, and one that returned an error is told everything anew, as in
+//! service.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fulcrum_core::claiming::{self, Plan};
+use fulcrum_core::scoring::{self, Recommendation, Roster, ScoringSnapshot};
+use fulcrum_policy::claim::ClaimingPolicy;
+use fulcrum_policy::journal::{self, Record};
+use fulcrum_policy::seat::{Identity, ScoringFactory as _, ScoringPolicy};
+use fulcrum_policy::{Failure, Loaded, fallback};
+
+/// Versions with an instance at the same time.
+const SEATS_MAX: usize = 16;
+
+/// An answer to either question.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    /// `None` if nobody may be chosen.
+    Scoring(Option<Recommendation>),
+    Claiming(Plan),
+}
+
+/// How much of two answers is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Likeness {
+    /// Every bit.
+    Same,
+    /// The choice (the instance, or what each partition's owner is to be), but not what comes with it.
+    SameChoice,
+    Different,
+}
+
+impl Answer {
+    pub(super) fn recorded(record: &Record) -> Self {
+        match record {
+            Record::Scoring(scoring) => Self::Scoring(Some(scoring.answer)),
+            Record::Claiming(claiming) => Self::Claiming(claiming.plan.clone()),
+        }
+    }
+
+    /// Compares two answers to the question of a record.
+    pub(super) fn likeness(&self, other: &Self, record: &Record) -> Likeness {
+        let (is_same, is_same_choice) = match (self, other, record) {
+            (Self::Scoring(one), Self::Scoring(other), _) => {
+                let bits = |answer: &Option<Recommendation>| answer.map(|found| found.score.get().to_bits());
+                let row = |answer: &Option<Recommendation>| answer.map(|found| found.row);
+                (row(one) == row(other) && bits(one) == bits(other), row(one) == row(other))
+            }
+            (Self::Claiming(one), Self::Claiming(other), Record::Claiming(claiming)) => {
+                let owners = |plan| claiming::apply(&claiming.cycle, plan);
+                (one == other, owners(one) == owners(other))
+            }
+            _ => (false, false),
+        };
+        match (is_same, is_same_choice) {
+            (true, _) => Likeness::Same,
+            (false, true) => Likeness::SameChoice,
+            (false, false) => Likeness::Different,
+        }
+    }
+}
+
+/// Instances that go on from decision to decision.
+#[derive(Default)]
+pub(super) struct Again {
+    scoring: HashMap<Arc<Identity>, Seat>,
+    claiming: HashMap<Arc<Identity>, Box<dyn ClaimingPolicy>>,
+}
+
+/// An instance, and what it was told.
+struct Seat {
+    instance: Box<dyn ScoringPolicy>,
+    roster: Option<Arc<Roster>>,
+    snapshot: Option<Arc<ScoringSnapshot>>,
+    committed: Vec<u32>,
+}
+
+impl Again {
+    /// Asks a version what was asked then.
+    pub(super) fn ask(&mut self, loaded: &Arc<Loaded>, record: &Record) -> Result<Answer, Failure> {
+        match record {
+            Record::Scoring(scoring) => self.score(loaded, scoring).map(|found| Answer::Scoring(Some(found))),
+            Record::Claiming(claiming) => self.plan(loaded, claiming).map(Answer::Claiming),
+        }
+    }
+
+    fn score(&mut self, loaded: &Arc<Loaded>, record: &journal::Scoring) -> Result<Recommendation, Failure> {
+        let identity = loaded.identity();
+        let mut seat = match self.scoring.remove(identity) {
+            Some(seat) => seat,
+            None => Seat { instance: loaded.make()?, roster: None, snapshot: None, committed: Vec::new() },
+        };
+        let answer = seat.ask(record);
+        // One that failed with anything but an error of its own is dropped.
+        let lives_on = match &answer {
+            Ok(_) => true,
+            Err(Failure::Declared(_)) => {
+                seat.snapshot = None;
+                true
+            }
+            Err(_) => false,
+        };
+        if lives_on {
+            if self.scoring.len() >= SEATS_MAX {
+                self.scoring.clear();
+            }
+            self.scoring.insert(identity.clone(), seat);
+        }
+        answer
+    }
+
+    fn plan(&mut self, loaded: &Arc<Loaded>, record: &journal::Claiming) -> Result<Plan, Failure> {
+        let identity = loaded.identity();
+        let mut instance = match self.claiming.remove(identity) {
+            Some(instance) => instance,
+            None => loaded.make_claiming()?,
+        };
+        let proposal = instance.plan(&record.cycle);
+        if matches!(proposal, Ok(_) | Err(Failure::Declared(_))) {
+            if self.claiming.len() >= SEATS_MAX {
+                self.claiming.clear();
+            }
+            self.claiming.insert(identity.clone(), instance);
+        }
+        claiming::verify(&record.cycle, &proposal?).map_err(|illegal| Failure::Illegal(illegal.to_string()))
+    }
+}
+
+impl Seat {
+    fn ask(&mut self, record: &journal::Scoring) -> Result<Recommendation, Failure> {
+        let is_told = self.snapshot.as_ref().is_some_and(|told| Arc::ptr_eq(told, &record.snapshot))
+            && record.committed.starts_with(&self.committed);
+        if !is_told {
+            let roster = &record.snapshot.roster;
+            if !self.roster.as_ref().is_some_and(|told| Arc::ptr_eq(told, roster)) {
+                self.roster = None;
+                self.instance.roster(roster)?;
+                self.roster = Some(roster.clone());
+            }
+            self.snapshot = None;
+            self.instance.refresh(&record.snapshot.loads)?;
+            self.snapshot = Some(record.snapshot.clone());
+            self.committed.clear();
+        }
+        let news = &record.committed[self.committed.len()..];
+        let proposal = self.instance.recommend(&record.request.as_request(), news)?;
+        self.committed.clone_from(&record.committed);
+        verified(record, proposal)
+    }
+}
+
+fn verified(record: &journal::Scoring, proposal: scoring::Proposal) -> Result<Recommendation, Failure> {
+    let ScoringSnapshot { roster, loads, .. } = &*record.snapshot;
+    scoring::verify(roster, loads, &record.request.avoid, proposal)
+        .map_err(|illegal| Failure::Illegal(illegal.to_string()))
+}
+
+/// Asks an instance that was never asked anything: what was given out since the snapshot is part of the loads.
+pub(super) fn alone(loaded: &Loaded, record: &Record) -> Result<Answer, Failure> {
+    match record {
+        Record::Scoring(scoring) => {
+            let mut instance = loaded.make()?;
+            instance.roster(&scoring.snapshot.roster)?;
+            instance.refresh(&scoring.loads())?;
+            let proposal = instance.recommend(&scoring.request.as_request(), &[])?;
+            verified(scoring, proposal).map(|found| Answer::Scoring(Some(found)))
+        }
+        Record::Claiming(claiming) => {
+            let proposal = loaded.make_claiming()?.plan(&claiming.cycle)?;
+            claiming::verify(&claiming.cycle, &proposal)
+                .map(Answer::Claiming)
+                .map_err(|illegal| Failure::Illegal(illegal.to_string()))
+        }
+    }
+}
+
+/// Answers as the host does when a policy gives no answer.
+pub(super) fn native(record: &Record) -> Answer {
+    match record {
+        Record::Scoring(scoring) => {
+            let request = scoring.request.as_request();
+            Answer::Scoring(fallback::recommend(&scoring.snapshot.roster, &scoring.loads(), &request))
+        }
+        Record::Claiming(claiming) => Answer::Claiming(fallback::plan(&claiming.cycle)),
+    }
+}

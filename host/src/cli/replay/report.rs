@@ -1,0 +1,353 @@
+//! What a replay found, counted and in words.
+
+use std::collections::BTreeMap;
+
+use fulcrum_core::claiming::{Cycle, Plan};
+use fulcrum_policy::Failure;
+use fulcrum_policy::journal::{Error, Record};
+use fulcrum_policy::seat::Identity;
+use serde::Serialize;
+
+use super::again::{Answer, Likeness};
+
+/// Differences and bad lines that are told one by one.
+const TOLD_MAX: usize = 10;
+
+/// Where a decision stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) file: &'a str,
+    pub(super) line: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    /// Segments looked into.
+    pub(super) segments: u64,
+    /// Decisions read.
+    pub(super) decisions: u64,
+    /// Segments whose last line was not written to its end.
+    pub(super) torn: u64,
+    /// Lines that could not be read.
+    pub(super) problems: u64,
+    /// The first of them.
+    first_problems: Vec<String>,
+    /// When the first and the last one were made, in milliseconds since 1970.
+    from_ms: Option<u64>,
+    to_ms: Option<u64>,
+    scoring: Tally,
+    claiming: Tally,
+    /// Plans by group.
+    groups: BTreeMap<String, Tally>,
+    /// Decisions that were also made by a fresh instance.
+    alone: u64,
+    /// Versions that were found nowhere.
+    pub(super) missing: Vec<MissingVersion>,
+    first_differences: Vec<Difference>,
+}
+
+/// Counts of one role or group.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Tally {
+    decisions: u64,
+    /// Came out the same, bit for bit.
+    same: u64,
+    /// The same choice, but another score, reason or next cycle.
+    same_choice: u64,
+    different: u64,
+    /// Of the different ones, those that got no usable answer.
+    no_answer: u64,
+    /// Could not be made again: the version is missing, or the other policy does not offer the role.
+    skipped: u64,
+    /// Answered by the fallback then.
+    by_fallback: u64,
+    /// Failures then by outcome.
+    failures: BTreeMap<&'static str, Failures>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+struct Failures {
+    recorded: u64,
+    /// Tried again: those that depend on nothing but the input.
+    tried: u64,
+    /// Failed in the same way.
+    again: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct MissingVersion {
+    name: String,
+    digest: String,
+    decisions: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Difference {
+    file: String,
+    line: u64,
+    role: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
+    recorded: String,
+    replayed: String,
+}
+
+impl Report {
+    /// Counts a decision that was read.
+    pub(super) fn seen(&mut self, record: &Record) {
+        self.decisions += 1;
+        self.from_ms = Some(self.from_ms.map_or(record.at_ms(), |from| from.min(record.at_ms())));
+        self.to_ms = self.to_ms.max(Some(record.at_ms()));
+        self.count(record, |tally| tally.decisions += 1);
+    }
+
+    /// Counts a line that could not be read.
+    pub(super) fn problem(&mut self, error: &Error) {
+        self.problems += 1;
+        if self.first_problems.len() < TOLD_MAX {
+            self.first_problems.push(error.to_string());
+        }
+    }
+
+    pub(super) fn answered_by_fallback(&mut self, record: &Record) {
+        self.count(record, |tally| tally.by_fallback += 1);
+    }
+
+    /// Counts a failure of the version that was asked then; `again` says whether it failed in the same way, if it was
+    /// tried.
+    pub(super) fn failed(&mut self, record: &Record, again: Option<bool>) {
+        let outcome = record.course().outcome.name();
+        self.count(record, |tally| {
+            let failures = tally.failures.entry(outcome).or_default();
+            failures.recorded += 1;
+            failures.tried += u64::from(again.is_some());
+            failures.again += u64::from(again == Some(true));
+        });
+    }
+
+    pub(super) fn missing(&mut self, record: &Record, identity: &Identity) {
+        if record.course().is_by_policy {
+            self.not_asked(record);
+        } else {
+            self.failed(record, None);
+        }
+        match self.missing.iter_mut().find(|missing| missing.digest == identity.digest) {
+            Some(missing) => missing.decisions += 1,
+            None => self.missing.push(MissingVersion {
+                name: identity.name.clone(),
+                digest: identity.digest.clone(),
+                decisions: 1,
+            }),
+        }
+    }
+
+    pub(super) fn not_asked(&mut self, record: &Record) {
+        self.count(record, |tally| tally.skipped += 1);
+    }
+
+    /// Counts how a decision came out; `alone` is what a fresh instance answered, if one was asked, too.
+    pub(super) fn compared(
+        &mut self,
+        place: Place<'_>,
+        record: &Record,
+        recorded: &Answer,
+        replayed: &Result<Answer, Failure>,
+        alone: Option<&Result<Answer, Failure>>,
+    ) {
+        let likeness = |answer: &Result<Answer, Failure>| match answer {
+            Ok(answer) => recorded.likeness(answer, record),
+            Err(_) => Likeness::Different,
+        };
+        self.alone += u64::from(alone.is_some());
+        let (how, answer) = match alone {
+            Some(alone) if likeness(replayed) == Likeness::Same => ("alone, on a fresh instance: ", alone),
+            _ => ("", replayed),
+        };
+        let likeness = likeness(answer);
+        self.count(record, |tally| match likeness {
+            Likeness::Same => tally.same += 1,
+            Likeness::SameChoice => tally.same_choice += 1,
+            Likeness::Different => {
+                tally.different += 1;
+                tally.no_answer += u64::from(answer.is_err());
+            }
+        });
+        if likeness != Likeness::Same && self.first_differences.len() < TOLD_MAX {
+            let (recorded, replayed) = words(record, recorded, answer);
+            self.first_differences.push(Difference {
+                file: place.file.to_owned(),
+                line: place.line,
+                role: role(record),
+                group: group(record).map(str::to_owned),
+                recorded,
+                replayed: format!("{how}{replayed}"),
+            });
+        }
+    }
+
+    /// Returns how many decisions came out in any way other.
+    pub(super) fn different(&self) -> u64 {
+        let of = |tally: &Tally| tally.same_choice + tally.different;
+        of(&self.scoring) + of(&self.claiming)
+    }
+
+    fn count(&mut self, record: &Record, count: impl Fn(&mut Tally)) {
+        match record {
+            Record::Scoring(_) => count(&mut self.scoring),
+            Record::Claiming(claiming) => {
+                count(&mut self.claiming);
+                match self.groups.get_mut(&claiming.cycle.group) {
+                    Some(tally) => count(tally),
+                    None => count(self.groups.entry(claiming.cycle.group.clone()).or_default()),
+                }
+            }
+        }
+    }
+
+    /// Writes it for people.
+    pub(super) fn text(&self, has_candidate: bool) -> String {
+        let mut out = format!(
+            "{} in {}",
+            super::counted(self.decisions, "decision"),
+            super::counted(self.segments, "segment")
+        );
+        if self.torn > 0 {
+            out += &format!(", {} torn at the end", self.torn);
+        }
+        out += "\n\n";
+        let titles = ["", "decisions", "same", "same choice", "different", "not asked"];
+        let mut rows = vec![titles.map(str::to_owned).to_vec()];
+        let row = |name: String, tally: &Tally| {
+            let Tally { decisions, same, same_choice, different, skipped, .. } = tally;
+            let counts = [decisions, same, same_choice, different, skipped];
+            std::iter::once(name).chain(counts.map(ToString::to_string)).collect()
+        };
+        for (role, tally) in [("scoring", &self.scoring), ("claiming", &self.claiming)] {
+            if tally.decisions > 0 {
+                rows.push(row(role.to_owned(), tally));
+            }
+        }
+        rows.extend(self.groups.iter().map(|(group, tally)| row(format!("  {group}"), tally)));
+        out += &crate::cli::table(&rows);
+        for (role, tally) in [("scoring", &self.scoring), ("claiming", &self.claiming)] {
+            if has_candidate {
+                if tally.no_answer > 0 {
+                    out += &format!("{role}: {} got no usable answer\n", tally.no_answer);
+                }
+                continue;
+            }
+            if tally.by_fallback > 0 {
+                out += &format!("{role}: {} were answered by the fallback", tally.by_fallback);
+                for (outcome, Failures { recorded, tried, again }) in &tally.failures {
+                    out += &format!("; {outcome} {recorded}");
+                    if *tried > 0 {
+                        out += &format!(" ({again} of {tried} failed again)");
+                    }
+                }
+                out.push('\n');
+            }
+        }
+        if self.alone > 0 {
+            out +=
+                &format!("{} also made alone, on a fresh instance\n", super::counted(self.alone, "decision"));
+        }
+        for Difference { file, line, role, group, recorded, replayed } in &self.first_differences {
+            let group = group.as_ref().map(|group| format!(" for {group}")).unwrap_or_default();
+            out +=
+                &format!("\n{file}:{line} {role}{group}\n  recorded  {recorded}\n  replayed  {replayed}\n");
+        }
+        for MissingVersion { name, digest, decisions } in &self.missing {
+            out += &format!(
+                "\nthe component of {name} {digest} is needed for {}\n",
+                super::counted(*decisions, "decision")
+            );
+        }
+        for problem in &self.first_problems {
+            out += &format!("\n{problem}\n");
+        }
+        out
+    }
+}
+
+fn role(record: &Record) -> &'static str {
+    match record {
+        Record::Scoring(_) => "scoring",
+        Record::Claiming(_) => "claiming",
+    }
+}
+
+fn group(record: &Record) -> Option<&str> {
+    match record {
+        Record::Scoring(_) => None,
+        Record::Claiming(claiming) => Some(&claiming.cycle.group),
+    }
+}
+
+/// Describes two answers that differ, by what makes the difference.
+fn words(record: &Record, recorded: &Answer, replayed: &Result<Answer, Failure>) -> (String, String) {
+    let failed = |failure: &Failure| format!("the policy {failure}");
+    match (record, recorded, replayed) {
+        (Record::Scoring(scoring), _, _) => {
+            let name = |answer: &Answer| match answer {
+                Answer::Scoring(Some(found)) => {
+                    let id = &scoring.snapshot.roster.rows()[found.row].id;
+                    format!("{id} at {:?}", found.score.get())
+                }
+                Answer::Scoring(None) | Answer::Claiming(_) => "nobody".to_owned(),
+            };
+            (name(recorded), replayed.as_ref().map_or_else(failed, name))
+        }
+        (Record::Claiming(claiming), Answer::Claiming(one), Ok(Answer::Claiming(other))) => {
+            plan_words(&claiming.cycle, one, other)
+        }
+        (Record::Claiming(_), Answer::Claiming(one), Err(failure)) => (counts(one), failed(failure)),
+        _ => (String::new(), String::new()),
+    }
+}
+
+/// Describes two plans by the first thing in which they differ.
+fn plan_words(cycle: &Cycle, one: &Plan, other: &Plan) -> (String, String) {
+    let partition = |partition: usize| {
+        let topic = cycle.topics.get(cycle.topic[partition] as usize).map_or("", String::as_str);
+        format!("{topic}/{}", cycle.number[partition])
+    };
+    let claim = |plan: &Plan, at: usize| match plan.claims.get(at) {
+        Some(claim) => {
+            format!(
+                "claim {at}: {} to {} ({})",
+                partition(claim.partition),
+                cycle.members[claim.member].id,
+                claim.reason
+            )
+        }
+        None => format!("no claim {at}"),
+    };
+    let release = |plan: &Plan, at: usize| match plan.releases.get(at) {
+        Some(&released) => format!("release {at}: {}", partition(released)),
+        None => format!("no release {at}"),
+    };
+    let next = |plan: &Plan| match plan.next_cycle_ms {
+        Some(ms) => format!("next cycle in {ms} ms"),
+        None => "no next cycle wanted".to_owned(),
+    };
+    let describe = |plan: &Plan| {
+        let claims = one.claims.len().max(other.claims.len());
+        if let Some(at) = (0..claims).find(|&at| one.claims.get(at) != other.claims.get(at)) {
+            return claim(plan, at);
+        }
+        let releases = one.releases.len().max(other.releases.len());
+        match (0..releases).find(|&at| one.releases.get(at) != other.releases.get(at)) {
+            Some(at) => release(plan, at),
+            None => next(plan),
+        }
+    };
+    (format!("{}; {}", counts(one), describe(one)), format!("{}; {}", counts(other), describe(other)))
+}
+
+fn counts(plan: &Plan) -> String {
+    let (claims, releases) = (plan.claims.len() as u64, plan.releases.len() as u64);
+    format!("{}, {}", super::counted(claims, "claim"), super::counted(releases, "release"))
+}

@@ -1,0 +1,56 @@
+//! `/admin/policies`: what there is and how it stands.
+
+use axum::Router;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use fulcrum_policy::status::{Bindings, Report, Status};
+use serde::Serialize;
+
+use super::order;
+use crate::app::Services;
+use crate::http::Result;
+use crate::http::error::Error;
+use crate::http::extract::Json;
+use crate::http::instances::parameter;
+
+pub(super) fn routes() -> Router<Services> {
+    Router::new()
+        .route("/admin/policies", get(list))
+        .route("/admin/policies/reload", post(reload))
+        .route("/admin/policies/{name}", get(show))
+}
+
+#[derive(Serialize)]
+struct Overview {
+    bindings: Bindings,
+    policies: Vec<Status>,
+}
+
+async fn list(State(services): State<Services>) -> Json<Overview> {
+    Json(Overview { bindings: services.policies.bindings(), policies: services.planner.statuses() })
+}
+
+async fn show(
+    State(services): State<Services>,
+    name: std::result::Result<Path<String>, PathRejection>,
+) -> Result<Json<Status>> {
+    let name = parameter(name)?;
+    let found = services.planner.statuses().into_iter().find(|status| status.name == name);
+    found.map(Json).ok_or_else(|| {
+        Error::new(
+            StatusCode::NOT_FOUND,
+            "unknown_policy",
+            format!("there is no policy {name:?}; GET /admin/policies lists all"),
+        )
+    })
+}
+
+async fn reload(State(services): State<Services>) -> Result<Json<Report>> {
+    let report = order(services, move |services| services.policies.reload()).await?;
+    match report.error {
+        Some(error) => Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "folder_unreadable", error)),
+        None => Ok(Json(report)),
+    }
+}
