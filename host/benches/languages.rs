@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use fulcrum_core::scoring as host;
 use fulcrum_core::seed;
-use fulcrum_guest::seeded::Seeded;
-use fulcrum_guest::{Loads, Request, Row, Scoring as _};
+use fulcrum_guest::{Request, Row, Scoring as _};
 use fulcrum_policy::cache::{self, Cache};
 use fulcrum_policy::runtime::Options;
 use fulcrum_policy::seat::{ScoringFactory as _, ScoringPolicy};
 use fulcrum_policy::{Artifact, Limits, Loaded, Runtime};
 use support::http::once;
+use support::loads::{host_loads, loads};
 use support::server::{Server, fulcrum};
 use support::{Contender, Spread, machine, race, time};
 
@@ -362,25 +362,4 @@ fn zone(row: usize) -> &'static str {
 
 fn capacity(row: usize) -> f64 {
     [1.0, 2.0, 0.5, 1.0][row % 4]
-}
-
-/// The loads every contender is told; nothing pending.
-fn loads(rows: usize) -> Loads {
-    let mut chance = Seeded::new(rows as u64);
-    let mut amounts = |top: f64| -> Vec<f64> { (0..rows).map(|_| chance.unit() * top).collect() };
-    let (inflow, outflow, cpu) = (amounts(5_200_000.0), amounts(200_000.0), amounts(0.85));
-    Loads {
-        sessions: (0..rows).map(|_| chance.below(500)).collect(),
-        inflow,
-        outflow,
-        cpu,
-        heartbeat_age_ms: (0..rows).map(|_| chance.below(5000)).collect(),
-        pending: vec![0; rows],
-        flags: vec![0; rows],
-    }
-}
-
-fn host_loads(rows: usize) -> host::Loads {
-    let Loads { sessions, inflow, outflow, cpu, heartbeat_age_ms, pending, flags } = loads(rows);
-    host::Loads { sessions, inflow, outflow, cpu, heartbeat_age_ms, pending, flags }
 }

@@ -17,12 +17,12 @@ use fulcrum::journal::{self, Journal};
 use fulcrum_coordinator::{Ask, Balancer, Report, Settings};
 use fulcrum_core::scoring as host;
 use fulcrum_core::seed;
-use fulcrum_guest::seeded::Seeded;
 use fulcrum_guest::{Loads, Request, Row, Scoring};
 use fulcrum_policy::journal::Header;
 use fulcrum_policy::seat::{ScoringFactory, ScoringHost, ScoringPolicy, ScoringSeat, Staged, View};
 use fulcrum_policy::tap::Observer;
 use fulcrum_policy::{Artifact, Limits, Loaded, Runtime};
+use support::loads::{host_loads, loads};
 use support::{Contender, Spread, machine, race, time, verdict};
 
 const SIZES: [usize; 3] = [10, 100, 1000];
@@ -173,22 +173,6 @@ fn load(runtime: &Arc<Runtime>, name: &str) -> Arc<Loaded> {
     Arc::new(artifact.configured(name, config).expect("the defaults are good"))
 }
 
-/// The loads every contender is told: below every overload threshold but for some rows, nothing pending.
-fn loads(rows: usize) -> Loads {
-    let mut chance = Seeded::new(rows as u64);
-    let mut amounts = |top: f64| -> Vec<f64> { (0..rows).map(|_| chance.unit() * top).collect() };
-    let (inflow, outflow, cpu) = (amounts(5_200_000.0), amounts(200_000.0), amounts(0.85));
-    Loads {
-        sessions: (0..rows).map(|_| chance.below(500)).collect(),
-        inflow,
-        outflow,
-        cpu,
-        heartbeat_age_ms: (0..rows).map(|_| chance.below(5000)).collect(),
-        pending: vec![0; rows],
-        flags: vec![0; rows],
-    }
-}
-
 fn id(row: usize) -> String {
     format!("instance-{row:04}")
 }
@@ -233,11 +217,6 @@ fn roster(rows: usize) -> host::Roster {
         age_ms: 0,
     };
     host::Roster::new((0..rows).map(row).collect()).expect("ids differ")
-}
-
-fn host_loads(rows: usize) -> host::Loads {
-    let Loads { sessions, inflow, outflow, cpu, heartbeat_age_ms, pending, flags } = loads(rows);
-    host::Loads { sessions, inflow, outflow, cpu, heartbeat_age_ms, pending, flags }
 }
 
 fn instance(rows: usize, loaded: &Loaded) -> Box<dyn ScoringPolicy> {

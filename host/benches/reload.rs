@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fulcrum::app::{App, Services};
+use fulcrum::app::{App, Running, Services};
 use fulcrum::clock::RealClock;
 use fulcrum::config::Config;
 use fulcrum::embedded;
@@ -39,9 +39,8 @@ fn main() {
     shadowed();
 }
 
-/// From the start of the write to the first decision of the new digest, with `clients` threads that ask all the time.
-#[allow(clippy::print_stdout, reason = "the bench's answer")]
-fn drop_to_live(clients: usize) {
+/// A host that `weighted` serves, in a folder of its own.
+fn running() -> (tokio::runtime::Runtime, Running, tempfile::TempDir) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_stack_size(4 << 20)
         .enable_all()
@@ -56,6 +55,13 @@ fn drop_to_live(clients: usize) {
     config.policy.scoring_deadline_ms = 2000;
     config.heartbeat.ttl_ms = 3_600_000;
     let running = runtime.block_on(App::start(&config)).expect("it starts");
+    (runtime, running, folder)
+}
+
+/// From the start of the write to the first decision of the new digest, with `clients` threads that ask all the time.
+#[allow(clippy::print_stdout, reason = "the bench's answer")]
+fn drop_to_live(clients: usize) {
+    let (runtime, running, folder) = running();
     let services = running.services().clone();
     beat(&services.balancer, 10);
 
@@ -65,7 +71,7 @@ fn drop_to_live(clients: usize) {
             let wasm = version_of("weighted", version);
             let wanted = digest(&wasm);
             let begun = Instant::now();
-            put(&config.policies_dir(), "weighted.wasm", &wasm);
+            put(&folder.path().join("policies"), "weighted.wasm", &wasm);
             while ask(&services).as_deref() != Some(&wanted) {
                 assert!(begun.elapsed() < Duration::from_secs(20), "it never serves");
                 std::thread::sleep(Duration::from_micros(500));
@@ -226,19 +232,7 @@ fn shadowed() {
     /// Time between two calls: 2000 decisions per second.
     const PACE: Duration = Duration::from_micros(500);
 
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_stack_size(4 << 20)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut config = Config::default();
-    config.host.listen = "127.0.0.1:0".parse().expect("an address");
-    config.host.data_dir = folder.path().to_owned();
-    config.policy.scoring = "weighted".to_owned();
-    config.policy.scoring_deadline_ms = 2000;
-    config.heartbeat.ttl_ms = 3_600_000;
-    let running = runtime.block_on(App::start(&config)).expect("it starts");
+    let (runtime, running, _folder) = running();
     let services = running.services().clone();
     beat(&services.balancer, 100);
 

@@ -162,8 +162,10 @@ fn callers_that_wait_for_a_long_reload_and_those_that_hang_up_hold_nothing_else_
         join("a").await;
         eventually("it is planned for", SOON, async || shares(&[4]).await).await;
         process.policies().put("mine.wasm", &endless());
-        eventually("the policy is being loaded", SOON, async || process.log().contains("by hand").then_some(()))
-            .await;
+        eventually("the policy is being loaded", SOON, async || {
+            process.log().contains("by hand").then_some(())
+        })
+        .await;
         // More than there are threads to wait on.
         let mut waiting = Vec::new();
         for _ in 0..600 {

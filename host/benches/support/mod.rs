@@ -7,6 +7,7 @@
 #![allow(dead_code, clippy::print_stdout, reason = "each bench uses a part, and all of them print")]
 
 pub(crate) mod http;
+pub(crate) mod loads;
 pub(crate) mod server;
 
 use std::time::{Duration, Instant};

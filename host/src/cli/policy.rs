@@ -15,6 +15,7 @@ mod promote;
 mod push;
 mod remove;
 mod rollback;
+mod scope;
 mod shadow;
 mod shell;
 mod sign;

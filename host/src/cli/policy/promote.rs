@@ -1,17 +1,18 @@
 //! `fulcrum policy promote`: puts the candidate of a running host into service, on trial.
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::lines;
+use super::scope::Scope;
 use crate::cli::client::{Client, escaped};
 
 /// Arguments of `policy promote`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The candidate becomes the version in use, and what is asked for is bound to the policy, in one swap. Without --scoring,
---claiming and --group the present bindings stay; a policy that has none gets what its shadow or canary was on. A policy
-without a candidate is only bound.
+--claiming and --group the present bindings stay; a policy that has none gets what its shadow or canary was on.
+--claiming means the groups without a policy of their own. A policy without a candidate is only bound.
 
 It is on trial then: when it fails more than it may, what served before serves again by itself.
 
@@ -23,15 +24,8 @@ pub(in crate::cli) struct Promote {
     name: String,
     #[command(flatten)]
     client: Client,
-    /// Bind scoring to it
-    #[arg(long)]
-    scoring: bool,
-    /// Bind the claims of all groups without a policy of their own to it
-    #[arg(long)]
-    claiming: bool,
-    /// Bind this group to it; may be given again
-    #[arg(long = "group", value_name = "GROUP")]
-    groups: Vec<String>,
+    #[command(flatten)]
+    scope: Scope,
     /// Most failures on trial [default: the host's policy.promote_failures_max]
     #[arg(long, value_name = "N")]
     failures_max: Option<u32>,
@@ -45,15 +39,7 @@ pub(in crate::cli) struct Promote {
 
 impl Promote {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let mut body = Map::new();
-        for (key, is_wanted) in [("scoring", self.scoring), ("claiming", self.claiming)] {
-            if is_wanted {
-                body.insert(key.to_owned(), json!(true));
-            }
-        }
-        if !self.groups.is_empty() {
-            body.insert("groups".to_owned(), json!(self.groups));
-        }
+        let mut body = self.scope.body();
         for (key, count) in [("failuresMax", self.failures_max), ("decisions", self.decisions)] {
             if let Some(count) = count {
                 body.insert(key.to_owned(), json!(count));

@@ -3,26 +3,23 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use super::scope::Scope;
 use crate::cli::client::{Client, escaped};
 
 /// Arguments of `policy shadow`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Without --scoring, --claiming and --group it answers whatever the policy can answer."
+)]
 pub(in crate::cli) struct Shadow {
     /// The policy; the version pushed last, else the one in use
     name: String,
     #[command(flatten)]
     client: Client,
-    /// Answer the scoring question [default: whatever the policy can answer]
-    #[arg(long)]
-    scoring: bool,
-    /// Plan claims, for all groups unless some are named
-    #[arg(long)]
-    claiming: bool,
-    /// Plan for this group; may be given again
-    #[arg(long = "group", value_name = "GROUP")]
-    groups: Vec<String>,
+    #[command(flatten)]
+    scope: Scope,
     /// Begin anew if it runs already
     #[arg(long)]
     restart: bool,
@@ -46,15 +43,16 @@ impl Shadow {
         if self.stop {
             return self.show(&self.client.delete(&path)?);
         }
-        let has_wishes = self.scoring || self.claiming || !self.groups.is_empty();
         let running = if !self.restart && self.is_there()? { Some(self.client.get(&path)?) } else { None };
         let mut report = match running {
-            Some(report) if has_wishes && !self.is_asked_by(&report) => anyhow::bail!(
-                "{} has a shadow that answers something else; --restart begins one anew, without its counts",
-                self.name
-            ),
+            Some(report) if self.scope.is_given() && !self.scope.is_that_of(&report["scope"]) => {
+                anyhow::bail!(
+                    "{} has a shadow that answers something else; --restart begins one anew, without its counts",
+                    self.name
+                )
+            }
             Some(report) => report,
-            None => self.client.post(&path, &self.wanted())?,
+            None => self.client.post(&path, &Value::Object(self.scope.body()))?,
         };
         self.show(&report)?;
         while self.watch && text(&report, "/state") == "running" {
@@ -68,31 +66,6 @@ impl Shadow {
     fn is_there(&self) -> anyhow::Result<bool> {
         let all = self.client.get("/admin/shadows")?;
         Ok(list(&all, "/shadows").iter().any(|shadow| text(shadow, "/name") == self.name))
-    }
-
-    fn wanted(&self) -> Value {
-        let mut body = Map::new();
-        if self.scoring {
-            body.insert("scoring".to_owned(), true.into());
-        }
-        if self.claiming {
-            body.insert("claiming".to_owned(), true.into());
-        }
-        if !self.groups.is_empty() {
-            body.insert("groups".to_owned(), json!(self.groups));
-        }
-        Value::Object(body)
-    }
-
-    /// Says whether a shadow answers what the arguments name.
-    fn is_asked_by(&self, report: &Value) -> bool {
-        let is = |key: &str| report.pointer(&format!("/scope/{key}")) == Some(&Value::Bool(true));
-        let mut groups = self.groups.clone();
-        groups.sort_unstable();
-        groups.dedup();
-        is("scoring") == self.scoring
-            && is("claiming") == (self.claiming || !groups.is_empty())
-            && report.pointer("/scope/groups") == Some(&json!(groups))
     }
 
     fn show(&self, report: &Value) -> anyhow::Result<()> {
@@ -318,6 +291,8 @@ fn span(micros: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
