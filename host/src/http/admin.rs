@@ -2,7 +2,6 @@
 
 mod bindings;
 mod lifecycle;
-mod multipart;
 mod policies;
 mod shadow;
 mod upload;

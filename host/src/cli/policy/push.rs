@@ -7,6 +7,7 @@ use clap::Args;
 use fulcrum_policy::artifact::digest;
 use fulcrum_policy::trust::{Content, PrivateKey};
 use reqwest::Method;
+use reqwest::multipart::{Form, Part};
 
 use super::lines;
 use crate::cli::client::{Client, escaped};
@@ -66,10 +67,7 @@ impl Push {
                 let kind = if is_config { "application/json" } else { "application/wasm" };
                 request.header("content-type", kind).body(main.bytes)
             }
-            Some(config) => {
-                let (boundary, body) = form(&main, &config);
-                request.header("content-type", format!("multipart/form-data; boundary={boundary}")).body(body)
-            }
+            Some(config) => request.multipart(form(main, config)),
         })?;
         if self.json {
             return crate::cli::print_json(&status);
@@ -108,25 +106,14 @@ impl Piece {
     }
 }
 
-/// Joins a component and its configuration as a form; returns its boundary, too.
-fn form(component: &Piece, config: &Piece) -> (String, Vec<u8>) {
-    // Nothing contains a digest of itself.
-    let boundary = format!("fulcrum-{}", &digest(&component.bytes)[..32]);
-    let signature = |piece: &Piece| piece.signature.clone().map(String::into_bytes);
-    let parts = [
-        ("component", Some(component.bytes.clone())),
-        ("componentSignature", signature(component)),
-        ("config", Some(config.bytes.clone())),
-        ("configSignature", signature(config)),
-    ];
-    let mut body = Vec::with_capacity(component.bytes.len() + config.bytes.len() + 1024);
-    for (name, content) in parts {
-        let Some(content) = content else { continue };
-        let head = format!("--{boundary}\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n");
-        body.extend_from_slice(head.as_bytes());
-        body.extend_from_slice(&content);
-        body.extend_from_slice(b"\r\n");
-    }
-    body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
-    (boundary, body)
+/// Joins a component and its configuration.
+fn form(component: Piece, config: Piece) -> Form {
+    let part = |form: Form, name: &'static str, piece: Piece| {
+        let form = form.part(name, Part::bytes(piece.bytes));
+        match piece.signature {
+            Some(signature) => form.text(format!("{name}Signature"), signature),
+            None => form,
+        }
+    };
+    part(part(Form::new(), "component", component), "config", config)
 }

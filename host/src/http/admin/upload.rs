@@ -11,9 +11,9 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use fulcrum_policy::lifecycle::Upload;
 use http_body::Body as _;
+use multer::{Constraints, Multipart, SizeLimit};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::multipart;
 use crate::app::Services;
 use crate::http::Result;
 use crate::http::error::Error;
@@ -27,6 +27,8 @@ const OVERHEAD_BYTES_MAX: usize = 64 << 10;
 const TURN_WAIT: Duration = Duration::from_secs(60);
 /// How long a body may take.
 const TIME_MAX: Duration = Duration::from_secs(300);
+/// The parts a form may have.
+const PARTS: [&str; 4] = ["component", "config", "componentSignature", "configSignature"];
 /// Carries the text of the `.sig` file of a body that is a component or a configuration.
 const SIGNATURE: &str = "fulcrum-signature";
 
@@ -46,11 +48,11 @@ pub(super) async fn read(services: &Services, request: Request) -> Result<(Uploa
         let message = "another policy is being uploaded; try again";
         return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message).retry_after(5));
     };
-    let Ok(bytes) = tokio::time::timeout(TIME_MAX, collect(body, max)).await else {
+    let Ok(upload) = tokio::time::timeout(TIME_MAX, kind.upload(body, max, &head.headers)).await else {
         let message = format!("the upload took longer than {} s", TIME_MAX.as_secs());
         return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message));
     };
-    Ok((kind.upload(bytes?, &head.headers)?, turn))
+    Ok((upload?, turn))
 }
 
 async fn collect(mut body: Body, max: usize) -> Result<Vec<u8>> {
@@ -85,9 +87,9 @@ impl Kind {
         match media_type.as_str() {
             "application/wasm" => Ok(Self::Component),
             "application/json" => Ok(Self::Config),
-            "multipart/form-data" => match multipart::boundary(content_type) {
-                Some(boundary) => Ok(Self::Parts { boundary: boundary.to_owned() }),
-                None => Err(invalid("its content type names no boundary")),
+            "multipart/form-data" => match multer::parse_boundary(content_type) {
+                Ok(boundary) => Ok(Self::Parts { boundary }),
+                Err(error) => Err(invalid(&error.to_string())),
             },
             _ => {
                 let message = "expected the header `content-type`: application/wasm for a component, application/json \
@@ -97,53 +99,68 @@ impl Kind {
         }
     }
 
-    fn upload(self, bytes: Vec<u8>, headers: &HeaderMap) -> Result<Upload> {
+    async fn upload(self, body: Body, max: usize, headers: &HeaderMap) -> Result<Upload> {
         let signature = headers
             .get(SIGNATURE)
             .map(|value| value.to_str().map(str::to_owned))
             .transpose()
             .map_err(|_| invalid("the header Fulcrum-Signature must be one line of text"))?;
-        let mut upload = Upload::default();
         match self {
-            Self::Component => {
-                upload.component = Some(bytes);
-                upload.component_signature = signature;
-            }
-            Self::Config => {
-                upload.config = Some(config(bytes)?);
-                upload.config_signature = signature;
-            }
+            Self::Component => Ok(Upload {
+                component: Some(collect(body, max).await?),
+                component_signature: signature,
+                ..Upload::default()
+            }),
+            Self::Config => Ok(Upload {
+                config: Some(config(collect(body, max).await?)?),
+                config_signature: signature,
+                ..Upload::default()
+            }),
             Self::Parts { .. } if signature.is_some() => {
-                return Err(invalid(
-                    "signatures of parts come as the parts componentSignature and configSignature",
-                ));
+                Err(invalid("signatures of parts come as the parts componentSignature and configSignature"))
             }
-            Self::Parts { boundary } => {
-                for part in multipart::parts(&bytes, &boundary).map_err(invalid)? {
-                    let content = &bytes[part.content];
-                    let text = || {
-                        std::str::from_utf8(content)
-                            .map(str::to_owned)
-                            .map_err(|_| invalid("a signature must be text"))
-                    };
-                    let is_second = match part.name.as_str() {
-                        "component" => upload.component.replace(content.to_vec()).is_some(),
-                        "config" => upload.config.replace(config(content.to_vec())?).is_some(),
-                        "componentSignature" => upload.component_signature.replace(text()?).is_some(),
-                        "configSignature" => upload.config_signature.replace(text()?).is_some(),
-                        _ => {
-                            return Err(invalid(
-                                "a part has another name than component, config, componentSignature or configSignature",
-                            ));
-                        }
-                    };
-                    if is_second {
-                        return Err(invalid("two parts have the same name"));
-                    }
-                }
-            }
+            Self::Parts { boundary } => parts(body, max, boundary).await,
         }
-        Ok(upload)
+    }
+}
+
+/// Reads the parts of a form, each at most once.
+async fn parts(body: Body, max: usize, boundary: String) -> Result<Upload> {
+    let limits = SizeLimit::new().whole_stream(max as u64);
+    let limits = PARTS
+        .into_iter()
+        .filter(|part| *part != "component")
+        .fold(limits, |limits, part| limits.for_field(part, CONFIG_BYTES_MAX as u64));
+    let constraints = Constraints::new().allowed_fields(PARTS.to_vec()).size_limit(limits);
+    let mut form = Multipart::with_constraints(body.into_data_stream(), boundary, constraints);
+    let mut upload = Upload::default();
+    while let Some(part) = form.next_field().await.map_err(|error| unusable(&error))? {
+        let name = part.name().unwrap_or_default().to_owned();
+        let content = part.bytes().await.map_err(|error| unusable(&error))?.to_vec();
+        let text = |content| {
+            String::from_utf8(content).map_err(|_| invalid("all parts but the component must be UTF-8"))
+        };
+        let is_second = match name.as_str() {
+            "component" => upload.component.replace(content).is_some(),
+            "config" => upload.config.replace(text(content)?).is_some(),
+            "componentSignature" => upload.component_signature.replace(text(content)?).is_some(),
+            _ => upload.config_signature.replace(text(content)?).is_some(),
+        };
+        if is_second {
+            return Err(invalid("two parts have the same name"));
+        }
+    }
+    Ok(upload)
+}
+
+/// Says what is wrong with a form.
+fn unusable(error: &multer::Error) -> Error {
+    match error {
+        multer::Error::FieldSizeExceeded { .. } | multer::Error::StreamSizeExceeded { .. } => {
+            extract::too_large()
+        }
+        multer::Error::UnknownField { .. } => invalid(&format!("its parts must be {}", PARTS.join(", "))),
+        error => invalid(&error.to_string()),
     }
 }
 
@@ -163,18 +180,21 @@ mod tests {
     use super::*;
     use axum::http::HeaderValue;
 
-    #[test]
-    fn a_content_type_says_what_a_body_is() {
-        let check = |content_type: &str,
-                     signature: Option<&str>,
-                     body: &[u8],
-                     expected: std::result::Result<[bool; 4], &str>| {
+    #[tokio::test]
+    async fn a_content_type_says_what_a_body_is() {
+        let check = async |content_type: &str,
+                           signature: Option<&str>,
+                           body: &[u8],
+                           expected: std::result::Result<[bool; 4], &str>| {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_TYPE, HeaderValue::from_str(content_type).expect("plain"));
             if let Some(signature) = signature {
                 headers.insert(SIGNATURE, HeaderValue::from_str(signature).expect("plain"));
             }
-            let found = Kind::of(&headers).and_then(|kind| kind.upload(body.to_vec(), &headers));
+            let found = match Kind::of(&headers) {
+                Ok(kind) => kind.upload(Body::from(body.to_vec()), 2 * CONFIG_BYTES_MAX, &headers).await,
+                Err(error) => Err(error),
+            };
             let found = found.as_ref().map_err(Error::code).map(|upload| {
                 [
                     upload.component.is_some(),
@@ -185,25 +205,43 @@ mod tests {
             });
             assert_eq!(found, expected, "{content_type} {body:?}");
         };
-        check("application/wasm", None, b"\0asm", Ok([true, false, false, false]));
-        check("Application/WASM", Some("sig"), b"", Ok([true, true, false, false]));
-        check("application/json; charset=utf-8", Some("sig"), b"{}", Ok([false, false, true, true]));
-        check("application/json", None, b"\xff", Err("invalid_body"));
-        check("application/json", None, &vec![b' '; CONFIG_BYTES_MAX + 1], Err("too_large"));
-        check("text/plain", None, b"{}", Err("unsupported_type"));
-        check("", None, b"{}", Err("unsupported_type"));
-        check("multipart/form-data", None, b"", Err("invalid_body"));
+        check("application/wasm", None, b"\0asm", Ok([true, false, false, false])).await;
+        check("Application/WASM", Some("sig"), b"", Ok([true, true, false, false])).await;
+        check("application/json; charset=utf-8", Some("sig"), b"{}", Ok([false, false, true, true])).await;
+        check("application/json", None, b"\xff", Err("invalid_body")).await;
+        check("application/json", None, &vec![b' '; CONFIG_BYTES_MAX + 1], Err("too_large")).await;
+        check("text/plain", None, b"{}", Err("unsupported_type")).await;
+        check("", None, b"{}", Err("unsupported_type")).await;
+        check("multipart/form-data", None, b"", Err("invalid_body")).await;
         let parts = |names: &[&str]| {
             let part =
                 |name: &&str| format!("--x\r\nContent-Disposition: form-data; name={name}\r\n\r\n1\r\n");
             (names.iter().map(part).collect::<String>() + "--x--").into_bytes()
         };
         let form = "multipart/form-data; boundary=x";
-        check(form, None, &parts(&["component", "config"]), Ok([true, false, true, false]));
-        check(form, None, &parts(&["configSignature", "componentSignature"]), Ok([false, true, false, true]));
-        check(form, None, &parts(&["config", "config"]), Err("invalid_body"));
-        check(form, None, &parts(&["other"]), Err("invalid_body"));
-        check(form, None, b"garbage", Err("invalid_body"));
-        check(form, Some("sig"), &parts(&["component"]), Err("invalid_body"));
+        check(form, None, &parts(&["component", "config"]), Ok([true, false, true, false])).await;
+        check(form, None, &parts(&["configSignature", "componentSignature"]), Ok([false, true, false, true]))
+            .await;
+        check(form, None, &parts(&["config", "config"]), Err("invalid_body")).await;
+        check(form, None, &parts(&["other"]), Err("invalid_body")).await;
+        check(form, None, b"garbage", Err("invalid_body")).await;
+        check(
+            form,
+            None,
+            b"--x\r\nContent-Disposition: form-data; name=config\r\n\r\n{",
+            Err("invalid_body"),
+        )
+        .await;
+        check(form, None, b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--", Err("invalid_body"))
+            .await;
+        let large = |name: &str, len: usize| {
+            let head = format!("--x\r\nContent-Disposition: form-data; name={name}\r\n\r\n");
+            [head.as_bytes(), &vec![b' '; len], b"\r\n--x--"].concat()
+        };
+        check(form, None, &large("config", CONFIG_BYTES_MAX + 1), Err("too_large")).await;
+        check(form, None, &large("configSignature", CONFIG_BYTES_MAX + 1), Err("too_large")).await;
+        check(form, None, &large("component", CONFIG_BYTES_MAX + 1), Ok([true, false, false, false])).await;
+        check(form, None, &large("component", 2 * CONFIG_BYTES_MAX), Err("too_large")).await;
+        check(form, Some("sig"), &parts(&["component"]), Err("invalid_body")).await;
     }
 }
