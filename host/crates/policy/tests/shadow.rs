@@ -282,7 +282,9 @@ fn what_is_not_compared_is_dropped_and_nothing_is_lost() {
         fixture.decide("c", &[]);
     }
     let counts = fixture.shadows.stop("last").unwrap().scoring.unwrap().counts;
-    assert_eq!(counts.compared + counts.dropped, 5000, "{counts:?}");
+    // On a busy machine a call may miss its deadline.
+    let failed: u64 = counts.failed.values().sum();
+    assert_eq!(counts.compared + failed + counts.dropped, 5000, "{counts:?}");
     assert_eq!((counts.compared, counts.same), (counts.different, 0));
 }
 

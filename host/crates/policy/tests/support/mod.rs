@@ -22,6 +22,16 @@ pub(crate) fn runtime() -> Arc<Runtime> {
     RUNTIME.clone()
 }
 
+/// The same with deadlines that no busy machine misses, for guests that are only slow.
+#[allow(dead_code, reason = "not every test binary has one")]
+pub(crate) fn patient_runtime() -> Arc<Runtime> {
+    static RUNTIME: LazyLock<Arc<Runtime>> = LazyLock::new(|| {
+        let limits = Limits { scoring_deadline: Duration::from_secs(2), ..Limits::default() };
+        Runtime::new(limits).expect("the engine starts")
+    });
+    RUNTIME.clone()
+}
+
 /// The base guest with the blocks that `sin` marks replaced, as a component.
 pub(crate) fn guest(sin: &str) -> Vec<u8> {
     fulcrum_pack::from_wat(&guest_text(sin), "scoring-policy").expect("the guest is well formed")
