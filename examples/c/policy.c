@@ -87,10 +87,14 @@ static void take_in(const request_t *request) {
 
 static bool choosable(const request_t *request, uint32_t row) {
   if ((loads.flags.ptr[row] & (DRAINING | DEAD)) != 0) return false;
-  for (size_t i = 0; i < request->avoid.len; i++) {
-    if (request->avoid.ptr[i] == row) return false;
+  // `avoid` ascends; with a filter by label it may name half of all rows.
+  size_t low = 0, high = request->avoid.len;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (request->avoid.ptr[middle] < row) low = middle + 1;
+    else high = middle;
   }
-  return true;
+  return low == request->avoid.len || request->avoid.ptr[low] != row;
 }
 
 static double near_cost(uint32_t row) {

@@ -89,10 +89,13 @@ function takeIn(committed) {
 }
 
 function choosable(request) {
-  const avoid = new Set(request.avoid);
+  // `avoid` ascends as the rows do; with a filter by label it may name half of them.
+  const { avoid } = request;
+  let next = 0;
   const found = [];
   for (let row = 0; row < rows.length; row++) {
-    if ((loads.flags[row] & (DRAINING | DEAD)) === 0 && !avoid.has(row)) found.push(row);
+    if (avoid[next] === row) next++;
+    else if ((loads.flags[row] & (DRAINING | DEAD)) === 0) found.push(row);
   }
   return found;
 }

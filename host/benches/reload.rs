@@ -18,6 +18,7 @@ use fulcrum_policy::artifact::digest;
 use fulcrum_policy::seat::{ScoringFactory as _, ScoringHost as _, ScoringSeat, Staged, View};
 use fulcrum_policy::shadow::Wanted;
 use fulcrum_policy::{Artifact, Limits, Loaded, Outcome, Runtime};
+use support::http;
 use support::{Spread, machine, time, verdict};
 
 const BASE: &str = include_str!("../crates/policy/tests/guests/base.wat");
@@ -223,25 +224,35 @@ fn endless_loop() {
     println!("  bar: median <= 6 ms: {}", verdict(killed.median() <= 6e6));
 }
 
-/// `Balancer::recommend` at a steady pace, with and without a shadow of another policy, in turn.
+/// Decisions at a steady pace, with and without a shadow of another policy, in turn: as a client sees them over HTTP, and
+/// the call in the host alone.
 #[allow(clippy::print_stdout, reason = "the bench's answer")]
 fn shadowed() {
-    /// Pairs of rounds, each with and without.
-    const ROUNDS: usize = 20;
     const CALLS: usize = 2_000;
-    /// Time between two calls: 2000 decisions per second.
-    const PACE: Duration = Duration::from_micros(500);
+    /// Time between two calls in the host: 2000 decisions per second.
+    const CALL_PACE: Duration = Duration::from_micros(500);
+    const REQUESTS: usize = 1_500;
+    const REQUEST_PACE: Duration = Duration::from_millis(1);
 
     let (runtime, running, _folder) = running();
     let services = running.services().clone();
     beat(&services.balancer, 100);
 
-    let round = || {
+    let paths = |_| (0..100).map(|client| format!("/session/recommend?clientId=c{client}")).collect();
+    let mut load = runtime.block_on(http::Load::connect(running.addr(), 1, paths));
+    let by_http = || {
+        let answers = runtime.block_on(load.paced(REQUESTS, REQUEST_PACE));
+        assert_eq!(answers.failed, 0, "every request is answered");
+        Spread::new(answers.nanos)
+    };
+    compare("over HTTP, 1000 requests per second", &services, 20, by_http);
+
+    let by_call = || {
         let mut nanos = Vec::with_capacity(CALLS);
         let mut next = Instant::now();
         for _ in 0..CALLS {
             // A thread that sleeps wakes late; what is measured is the call, not the pace.
-            next += PACE;
+            next += CALL_PACE;
             while Instant::now() < next {
                 std::hint::spin_loop();
             }
@@ -252,42 +263,43 @@ fn shadowed() {
         }
         Spread::new(nanos)
     };
-    round();
-    let mut ratios = [Vec::new(), Vec::new()];
-    let (mut plain_p99, mut shadowed_p99) = (Vec::new(), Vec::new());
-    let (mut compared, mut dropped) = (0, 0);
-    for number in 0..ROUNDS {
-        let with_shadow = || {
-            services.shadows.start("p2c", &Wanted::default()).expect("another policy serves");
-            let spread = round();
-            let scoring = services.shadows.stop("p2c").expect("it runs").scoring.expect("it scores");
-            (spread, scoring.counts)
-        };
-        // Each is first equally often.
-        let (plain, (shadowed, counts)) = if number % 2 == 0 {
-            let plain = round();
-            (plain, with_shadow())
-        } else {
-            let shadowed = with_shadow();
-            (round(), shadowed)
-        };
-        compared += counts.compared;
-        dropped += counts.dropped;
-        ratios[0].push(shadowed.median() / plain.median());
-        ratios[1].push(shadowed.at(0.99) / plain.at(0.99));
-        plain_p99.push(plain.at(0.99));
-        shadowed_p99.push(shadowed.at(0.99));
-    }
-    let [p50, p99] = ratios.map(Spread::new);
-    println!(
-        "shadow of p2c beside weighted, 100 rows, 2000 decisions per second: p50 {:.3} times, p99 {:.3} times that without (medians of {ROUNDS} pairs; p99 {} and {}); {compared} compared, {dropped} dropped",
-        p50.median(),
-        p99.median(),
-        time(Spread::new(shadowed_p99).median()),
-        time(Spread::new(plain_p99).median()),
-    );
-    println!("  bar: p99 within 10 %: {}", verdict(p99.median() <= 1.1));
+    compare("the call alone, 2000 per second", &services, 20, by_call);
     runtime.block_on(running.stop());
+}
+
+/// Runs rounds with and without a shadow; each is first equally often.
+#[allow(clippy::print_stdout, reason = "the bench's answer")]
+fn compare(what: &str, services: &Services, pairs: usize, mut round: impl FnMut() -> Spread) {
+    round();
+    let (mut plain, mut shadowed) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    let (mut compared, mut dropped) = (0, 0);
+    for number in 0..2 * pairs {
+        let is_shadowed = [false, true, true, false][number % 4];
+        let sink = if is_shadowed { &mut shadowed } else { &mut plain };
+        if is_shadowed {
+            services.shadows.start("p2c", &Wanted::default()).expect("another policy serves");
+        }
+        let spread = round();
+        if is_shadowed {
+            let scoring = services.shadows.stop("p2c").expect("it runs").scoring.expect("it scores");
+            compared += scoring.counts.compared;
+            dropped += scoring.counts.dropped;
+        }
+        sink[0].push(spread.median());
+        sink[1].push(spread.at(0.99));
+    }
+    let [plain_p50, plain_p99] = plain.map(|rounds| Spread::new(rounds).at(0.25));
+    let [shadowed_p50, shadowed_p99] = shadowed.map(|rounds| Spread::new(rounds).at(0.25));
+    println!(
+        "shadow of p2c beside weighted, 100 rows, {what}: p50 {} with, {} without ({:.3} times); p99 {} and {} ({:.3} times); lower quartiles of {pairs} rounds each; {compared} compared, {dropped} dropped",
+        time(shadowed_p50),
+        time(plain_p50),
+        shadowed_p50 / plain_p50,
+        time(shadowed_p99),
+        time(plain_p99),
+        shadowed_p99 / plain_p99,
+    );
+    println!("  bar: p99 within 10 %: {}", verdict(shadowed_p99 <= 1.1 * plain_p99));
 }
 
 struct World {

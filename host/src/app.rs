@@ -37,6 +37,8 @@ use crate::journal::Journal;
 /// Time between two looks for rates that can be forgotten.
 const RATES_TIDY: Duration = Duration::from_secs(10);
 
+/// Policies that may be uploaded at a time: as many components are in memory.
+const UPLOADS_MAX: usize = 2;
 /// Orders about policies that are carried out at a time.
 const ORDERS_MAX: usize = 4;
 
@@ -57,7 +59,7 @@ pub struct Services {
     pub policies: Arc<Manager>,
     /// Plans of claim policies.
     pub planner: Arc<Planner>,
-    /// Lets one policy be uploaded at a time.
+    /// Lets few policies be uploaded at a time.
     pub uploads: Arc<Semaphore>,
     /// Lets few orders about policies wait for the reload task at a time: each holds a thread, which plans and the
     /// store need, too.
@@ -454,7 +456,7 @@ async fn services(
         clock,
         policies,
         planner,
-        uploads: Arc::new(Semaphore::new(1)),
+        uploads: Arc::new(Semaphore::new(UPLOADS_MAX)),
         orders: Arc::new(Semaphore::new(ORDERS_MAX)),
         shadows,
         journal,

@@ -461,4 +461,26 @@ mod tests {
         config.policy.trusted_keys = [1, 2].map(|seed| PrivateKey::from_seed(&[seed; 32]).public()).to_vec();
         assert_eq!(count(&config), Some(2));
     }
+
+    #[test]
+    fn every_setting_is_in_the_docs() {
+        let docs = include_str!("../../docs/OPERATING.md");
+        let (_, section) = docs.split_once("\n## Settings\n").expect("it has the section");
+        let (section, _) = section.split_once("\n## ").expect("others follow");
+        let plain = |cell: &str| cell.trim_matches(['`', '"']).to_owned();
+        let rows: Vec<Vec<&str>> = section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .map(|row| row.split(" | ").collect())
+            .collect();
+        let told: Vec<_> = rows.iter().map(|row| plain(row[0])).collect();
+        assert_eq!(told, SETTINGS.iter().map(Setting::key).collect::<Vec<_>>());
+        let default = Config::default();
+        for (setting, row) in SETTINGS.iter().zip(rows) {
+            assert_eq!(plain(row[3]), setting.variable(), "{}", setting.key());
+            if let Some(value) = (setting.get)(&default) {
+                assert_eq!(plain(row[1]), plain(&value), "{}", setting.key());
+            }
+        }
+    }
 }

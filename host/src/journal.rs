@@ -6,7 +6,7 @@
 //! costs at most; a power failure costs what the system had not written yet, as nothing is synced but finished segments.
 //!
 //! Invariants: no decision waits or fails because of the journal; what is not written is counted as dropped; the folder
-//! never holds more than `bytes_max` bytes of it. Only one host writes into a folder: it lies in the data directory,
+//! never holds more than `bytes_max` bytes of it; a thread that crashed shows as paused. Only one host writes into a folder: it lies in the data directory,
 //! which the store keeps for one.
 
 mod latest;
@@ -17,6 +17,7 @@ mod tests;
 mod writer;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,7 +45,8 @@ pub struct Settings {
     pub folder: PathBuf,
     /// Every how many-th scoring decision is recorded; 1 is every one. Plans always are.
     pub sample_every: u64,
-    /// Most bytes of segments in the folder; a sixteenth of it is one segment.
+    /// Most bytes of segments in the folder; a sixteenth of it is one segment, if that is no more than a segment may
+    /// have.
     pub bytes_max: u64,
     /// First line of each segment.
     pub header: Header,
@@ -59,7 +61,7 @@ pub struct Counts {
     pub dropped: u64,
     /// Bytes of segments in the folder.
     pub bytes: u64,
-    /// Whether the folder cannot be written at present.
+    /// Whether the folder cannot be written at present, or the thread crashed.
     pub is_paused: bool,
 }
 
@@ -108,15 +110,10 @@ impl Journal {
             seen: AtomicU64::new(0),
         });
         let latest = Arc::<Latest>::default();
-        let mut writer = Writer::new(settings, clock, tally, latest.clone());
+        let writer = Writer::new(settings, clock, tally, latest.clone());
         let source = tap.clone();
-        let thread = std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
-            writer.start();
-            while let Some(items) = source.queue.take() {
-                writer.write(&items);
-            }
-            writer.finish();
-        })?;
+        let thread =
+            std::thread::Builder::new().name("journal".to_owned()).spawn(move || run(&source, writer))?;
         Ok(Self { sample_every, tap, latest, thread: Mutex::new(Some(thread)) })
     }
 
@@ -159,6 +156,34 @@ impl Journal {
             tracing::error!("the journal's thread crashed, its last decisions are not recorded");
         }
     }
+}
+
+/// Writes what is decided until the queue is closed.
+fn run(tap: &Tap, mut writer: Writer) {
+    let mut taken = 0;
+    let work = || {
+        writer.start();
+        while let Some(items) = tap.queue.take() {
+            taken += items.len() as u64;
+            writer.write(&items);
+        }
+        writer.finish();
+    };
+    // After a crash nothing of the writer is used any more but its count.
+    if catch_unwind(AssertUnwindSafe(work)).is_ok() {
+        return;
+    }
+    tap.queue.close();
+    tap.tally.is_paused.store(true, Ordering::Relaxed);
+    let mut lost = taken.saturating_sub(writer.settled());
+    while let Some(items) = tap.queue.take() {
+        lost += items.len() as u64;
+    }
+    tap.tally.dropped.fetch_add(lost, Ordering::Relaxed);
+    tracing::error!(
+        lost,
+        "the journal's thread crashed: decisions are not recorded until the host is restarted"
+    );
 }
 
 impl Drop for Journal {

@@ -11,3 +11,5 @@ mod connections;
 pub mod embedded;
 pub mod http;
 pub mod journal;
+mod why;
+mod words;

@@ -182,24 +182,38 @@ fn policies_are_listed_and_described() {
     });
 }
 
+/// Deadlines that no busy machine misses.
+const PATIENT: [&str; 4] = ["--scoring-deadline-ms", "2000", "--claiming-deadline-ms", "20000"];
+
 #[test]
 fn check_passes_what_a_host_accepts() {
     run(async {
         let files = Files::new();
         for policy in fulcrum::embedded::policies() {
             let path = prebuilt(&files, policy.name);
-            let text = fulcrum(&["policy", "check", &path], "").await.ok();
+            let text = fulcrum(&[&["policy", "check", &path][..], &PATIENT].concat(), "").await.ok();
             assert!(text.ends_with(&format!("{path} is a policy a host accepts\n")), "{text}");
-            let steps =
-                ["size", "sha256", "policy", "contract", "compiled", "configured", "self-test", "memory"];
+            let steps = [
+                "size",
+                "sha256",
+                "policy",
+                "contract",
+                "compiled",
+                "configured",
+                "self-test",
+                "memory",
+                "conformance",
+            ];
             assert!(steps.iter().all(|step| text.lines().any(|line| line.starts_with(step))), "{text}");
             assert!(text.contains(&digest(policy.wasm)), "{text}");
         }
-        let scoring = fulcrum(&["policy", "check", &prebuilt(&files, "weighted")], "").await.ok();
+        let scoring = fulcrum(&["policy", "check", "--quick", &prebuilt(&files, "weighted")], "").await.ok();
         assert!(scoring.contains("over 100 rows") && scoring.contains("explain     offered"), "{scoring}");
         let config = files.put("c.json", br#"{"overload": "smooth"}"#);
         let configured =
-            fulcrum(&["policy", "check", &prebuilt(&files, "weighted"), "--config", &config], "").await.ok();
+            fulcrum(&["policy", "check", "--quick", &prebuilt(&files, "weighted"), "--config", &config], "")
+                .await
+                .ok();
         assert!(configured.contains(r#"with {"overload":"smooth"}"#), "{configured}");
     });
 }
@@ -262,7 +276,8 @@ fn check_says_what_is_wrong_and_what_to_do() {
 fn check_reports_for_programs() {
     run(async {
         let files = Files::new();
-        let good = fulcrum(&["policy", "check", "--json", &prebuilt(&files, "weighted")], "").await.ok();
+        let good =
+            fulcrum(&["policy", "check", "--quick", "--json", &prebuilt(&files, "weighted")], "").await.ok();
         let good: Value = serde_json::from_str(&good).unwrap();
         assert_eq!(
             (&good["format"], &good["accepted"], &good["refusal"]),
@@ -272,10 +287,15 @@ fn check_reports_for_programs() {
             (&good["digest"], &good["name"]),
             (&json!(digest(fulcrum::embedded::find("weighted").unwrap())), &json!("weighted"))
         );
-        let claims = fulcrum(&["policy", "check", "--json", &prebuilt(&files, "sticky")], "").await.ok();
+        assert_eq!(good["conformance"], Value::Null);
+        let all = [&["policy", "check", "--json", "sticky"][..], &PATIENT].concat();
+        let claims = fulcrum(&all, "").await.ok();
         let claims: Value = serde_json::from_str(&claims).unwrap();
         assert!(claims["planNanos"].is_u64() && claims["recommendNanos"].is_null(), "{claims}");
         assert_eq!((&claims["explains"], &claims["roles"]), (&Value::Null, &json!(["claiming"])));
+        let found = &claims["conformance"];
+        assert_eq!((&found["passed"], &found["findings"]), (&json!(true), &json!([])), "{claims}");
+        assert!(found["classes"].as_array().unwrap().len() > 10 && found["cuts"][0]["cuts"] == 4, "{found}");
 
         let bad = fulcrum(&["policy", "check", "--json", &files.put("bad.wasm", b"\x7fELF")], "").await;
         let report: Value = serde_json::from_str(&bad.out).unwrap();
@@ -288,6 +308,77 @@ fn check_reports_for_programs() {
     });
 }
 
+/// The fields of docs/POLICIES.md, and what people are told: the case, the command that repeats it, what to do.
+#[test]
+fn check_finds_in_a_corner_what_a_host_accepts() {
+    run(async {
+        let files = Files::new();
+        let sin = include_str!("../../host/crates/policy/tests/corners/look-alike.wat");
+        let file = files.put("look alike.wasm", &guest(sin));
+        fulcrum(&["policy", "check", "--quick", &file], "").await.ok();
+        let only = [&["policy", "check", &file, "--only", "scoring/hostile-text"][..], &PATIENT].concat();
+        let ended = fulcrum(&only, "").await;
+        fails(&ended, &["it does not conform (not_a_number)"]);
+        let last = format!("{file} is a policy a host accepts, but it does not conform\n");
+        assert!(
+            ended.out.ends_with(&last) && ended.out.contains("to mend it: look for 0 divided by 0"),
+            "{ended:?}"
+        );
+
+        let report = fulcrum(&[&only[..], &["--json"]].concat(), "").await;
+        let report: Value = serde_json::from_str(&report.out).unwrap();
+        let found = &report["conformance"];
+        assert_eq!((&report["accepted"], &found["passed"]), (&json!(true), &json!(false)), "{report}");
+        let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        let fields = [
+            "calls",
+            "cases",
+            "classes",
+            "cuts",
+            "failed",
+            "findings",
+            "memoryBytes",
+            "memoryBytesMax",
+            "passed",
+            "seed",
+            "skipped",
+            "slowest",
+        ];
+        assert_eq!(names(found), fields);
+        let fields = [
+            "calls",
+            "cases",
+            "class",
+            "deadlineNanos",
+            "errors",
+            "failed",
+            "medianNanos",
+            "memoryBytes",
+            "p99Nanos",
+            "skipped",
+            "worstNanos",
+        ];
+        assert_eq!(names(&found["classes"][0]), fields);
+        let finding = &found["findings"][0];
+        assert_eq!(names(finding), ["case", "cases", "class", "code", "failure", "fix", "message", "repeat"]);
+        let case = finding["case"].as_str().unwrap();
+        let expected = format!(
+            "fulcrum policy check '{file}' --scoring-deadline-ms 2000 --claiming-deadline-ms 20000 --only {case}"
+        );
+        assert_eq!(finding["repeat"], expected, "the command that runs the case again");
+        let again = fulcrum(&["policy", "check", &file, "--json", "--only", case], "").await;
+        let again: Value = serde_json::from_str(&again.out).unwrap();
+        let again = &again["conformance"];
+        assert_eq!((&again["cases"], &again["findings"][0]["message"]), (&json!(1), &finding["message"]));
+
+        fails(
+            &fulcrum(&["policy", "check", &file, "--only", "claiming"], "").await,
+            &["no case \"claiming\""],
+        );
+        fails(&fulcrum(&["policy", "check", "wieghted"], "").await, &["no embedded policy", "weighted"]);
+    });
+}
+
 #[test]
 fn authors_choose_the_hosts_a_policy_is_for() {
     run(async {
@@ -297,7 +388,7 @@ fn authors_choose_the_hosts_a_policy_is_for() {
         let eval = ["policy", "eval", &file, "--role", "scoring"];
         for (arguments, input) in [
             (&["policy", "describe", &file][..], ""),
-            (&["policy", "check", "--json", &file], ""),
+            (&["policy", "check", "--quick", "--json", &file], ""),
             (&eval, case),
         ] {
             let strict = fulcrum(arguments, input).await;
@@ -312,7 +403,7 @@ fn authors_choose_the_hosts_a_policy_is_for() {
         // Its cost is the time it sees.
         let answer = fulcrum(&[&eval[..], &["--wasi"]].concat(), case).await;
         assert_eq!(answer.lines(), [json!({ "id": "a", "score": 7000.0 })]);
-        let report = fulcrum(&["policy", "check", "--json", "--wasi", &file], "").await.ok();
+        let report = fulcrum(&["policy", "check", "--quick", "--json", "--wasi", &file], "").await.ok();
         assert_eq!(serde_json::from_str::<Value>(&report).unwrap()["wasi"], true);
     });
 }
@@ -327,7 +418,7 @@ fn pack_makes_a_component_that_passes_check() {
             fulcrum(&["policy", "pack", &core, "-o", &out, "--world", "scoring-policy"], "").await.ok();
         assert_eq!(packed, format!("{out}, {} bytes\n", FIRST.len()));
         assert_eq!(std::fs::read(&out).unwrap(), *FIRST, "the same input gives the same bytes");
-        fulcrum(&["policy", "check", &out], "").await.ok();
+        fulcrum(&["policy", "check", "--quick", &out], "").await.ok();
         let pack = async |arguments: &[&str]| fulcrum(&[&["policy", "pack"], arguments].concat(), "").await;
         fails(&pack(&[&core, "-o", &out]).await, &["no world was given", "scoring-policy"]);
         fails(&pack(&[&out, "-o", &files.path("again.wasm")]).await, &["a component already"]);
@@ -430,11 +521,14 @@ fn status_shows_a_running_host() {
         let text = status(&[]).await.ok();
         let line = text.lines().find(|line| line.starts_with("mine ")).unwrap_or_else(|| panic!("{text}"));
         let cells: Vec<_> = line.split_whitespace().collect();
-        assert_eq!(cells, ["mine", "live", "last-good", "scoring", &digest(&FIRST)[..12], "1", "0"]);
+        assert_eq!(
+            cells,
+            ["mine", "live", "last-good", "scoring", &format!("{}…", &digest(&FIRST)[..8]), "1", "0"]
+        );
         assert!(text.contains("mine: the newest file is not used: this is not WebAssembly"), "{text}");
         let json: Value = serde_json::from_str(&status(&["mine", "--json"]).await.ok()).unwrap();
         assert_eq!(json, process.policy("mine").await);
-        fails(&status(&["nothing"]).await, &["there is no policy \"nothing\""]);
+        fails(&status(&["nothing"]).await, &["there is no policy `nothing`"]);
         let url = process.url().to_owned();
         drop(process);
         fails(&fulcrum(&["policy", "status", "--host", &url], "").await, &["no host answers"]);

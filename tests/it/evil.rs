@@ -43,7 +43,8 @@ fn every_sin_is_contained_and_named() {
             host.policies().put("mine.wasm", &sin.wasm);
             let before = host.until_in_use("mine", &digest(&sin.wasm)).await;
             assert_eq!((&before["state"], &before["lastFailure"]), (&json!("live"), &Value::Null), "{name}");
-            let opens = ["timeout", "trap", "limit", "illegal"].contains(&expected);
+            // A bad explanation does not spoil decisions, however often it is asked for.
+            let opens = sin.stage == "call" && ["timeout", "trap", "limit", "illegal"].contains(&expected);
             let mut provoked = 0;
             let after = loop {
                 // A harmless client is served by the policy, whatever others did before.
@@ -54,8 +55,7 @@ fn every_sin_is_contained_and_named() {
                 provoked += 1;
                 assert!(["a", "b"].contains(&answer["instanceId"].as_str().unwrap()), "{name}: {answer}");
                 let status = host.policy("mine").await;
-                // A bad explanation does not spoil the decision, unless it opened the breaker just before.
-                let decides = if sin.stage == "call" { expected == "ok" } else { status["state"] == "live" };
+                let decides = sin.stage != "call" || expected == "ok";
                 let by = if decides { ("mine", digest(&sin.wasm)) } else { ("fallback", String::new()) };
                 assert_eq!((&answer["policy"], &answer["digest"]), (&json!(by.0), &json!(by.1)), "{name}");
                 if sin.stage == "explain" {
@@ -85,8 +85,8 @@ fn every_sin_is_contained_and_named() {
             } else {
                 assert_eq!((&after["state"], provoked), (&json!("live"), 20), "{name}");
             }
-            // Open: nobody asks it, and nobody waits for it. (One that only explains badly is back within a second.)
-            if opens && sin.stage == "call" {
+            // Open: nobody asks it, and nobody waits for it.
+            if opens {
                 for query in ["clientId=harmless".to_owned(), provoking(&sin)] {
                     let answer = host.recommend(&query).await;
                     assert_eq!(answer["policy"], "fallback", "{name}");
@@ -110,35 +110,19 @@ fn an_open_breaker_is_tried_again() {
             Process::serve(&["--set", "policy.scoring=mine", "--set", "policy.scoring_deadline_ms=300"])
                 .await;
         process.beat("a", 0).await;
-        let open = async |name: &str| {
-            let sin = sin(name);
-            process.policies().put("mine.wasm", &sin.wasm);
-            process.until_in_use("mine", &digest(&sin.wasm)).await;
-            eventually(format!("{name} opens its breaker"), SOON, async || {
-                process.recommend(&provoking(&sin)).await;
-                (process.policy("mine").await["state"] == "open").then_some(())
-            })
-            .await;
-        };
-        let tried = async |passed: bool| {
-            let words = ["trial of an open breaker".to_owned(), format!("passed={passed}")];
-            let is_it = |line: &str| words.iter().all(|word| line.contains(word));
-            eventually("a trial has run", SOON, async || process.log().lines().any(is_it).then_some(()))
-                .await;
-        };
+        let sin = sin("trap");
+        process.policies().put("mine.wasm", &sin.wasm);
+        process.until_in_use("mine", &digest(&sin.wasm)).await;
+        eventually("it opens its breaker", SOON, async || {
+            process.recommend(&provoking(&sin)).await;
+            (process.policy("mine").await["state"] == "open").then_some(())
+        })
+        .await;
         // The trial repeats what it failed on, and it fails again: it stays open.
-        open("trap").await;
-        tried(false).await;
+        let is_it = |line: &str| line.contains("trial of an open breaker") && line.contains("passed=false");
+        eventually("a trial has run", SOON, async || process.log().lines().any(is_it).then_some(())).await;
         assert_eq!(process.policy("mine").await["state"], "open");
         assert_eq!(process.recommend("clientId=harmless").await["policy"], "fallback");
-        // This one decides well, it only explains badly: the trial passes, and it is asked again.
-        open("loop-explain").await;
-        tried(true).await;
-        let live = eventually("it is live again", SOON, async || {
-            Some(process.policy("mine").await).filter(|status| status["state"] == "live")
-        });
-        assert!(live.await["lastFailure"].as_str().unwrap().starts_with("timeout: "));
-        assert_eq!(process.recommend("clientId=harmless").await["policy"], "mine");
     });
 }
 
@@ -222,7 +206,10 @@ fn quarantine_survives_a_restart_and_ends_with_the_file() {
         // Whoever removes the file and drops it again wants it.
         drops.remove("other.wasm");
         drops.remove("mine.wasm");
-        eventually("it is gone", SOON, async || host.policy("mine").await.is_null().then_some(())).await;
+        eventually("it is gone", SOON, async || {
+            (host.policy("mine").await["state"] == "removed").then_some(())
+        })
+        .await;
         drops.put("mine.wasm", &trap);
         host.until_in_use("mine", &digest(&trap)).await;
         assert_eq!(host.recommend("clientId=harmless").await["policy"], "mine");

@@ -6,11 +6,12 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
 use crate::support::*;
@@ -201,7 +202,10 @@ fn a_folder_that_another_one_replaced_is_watched_again() {
             drops.put("mine.wasm", wasm);
             host.until_in_use("mine", &digest(wasm)).await;
             drops.remove("mine.wasm");
-            eventually("it is gone", SOON, async || host.policy("mine").await.is_null().then_some(())).await;
+            eventually("it is gone", SOON, async || {
+                (host.policy("mine").await["state"] == "removed").then_some(())
+            })
+            .await;
         }
         host.stop().await;
     });
@@ -228,5 +232,38 @@ fn a_folder_that_was_removed_and_made_again_is_watched_again() {
         }
         println!("{same} of 4 folders had the inode of the one before");
         host.stop().await;
+    });
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut child = command()
+            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary can be run");
+        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let line = tokio::time::timeout(SOON, lines.next_line()).await.expect("it starts in time");
+        let line = line.expect("stdout can be read").expect("a line");
+        let api = Api::new(line.strip_prefix("listening on ").expect("an address").to_owned());
+        drop(child.stderr.take());
+        // Each of these is told in the log.
+        for name in ["weighted", "p2c", "weighted"] {
+            let bound = api.put("/admin/bindings", &json!({ "scoring": name })).await.ok();
+            assert_eq!(bound["scoring"], name);
+        }
+        Drops(folder.path().join("policies")).put("mine.wasm", &guest(""));
+        let there = async || (api.get("/admin/policies/mine").await.status == 200).then_some(());
+        eventually("the dropped file is found", SOON, there).await;
+        let id = child.id().expect("it runs").to_string();
+        let told = std::process::Command::new("kill").args(["-s", "TERM", &id]).status();
+        assert!(told.expect("there is a kill command").success());
+        let ended = tokio::time::timeout(SOON, child.wait()).await.expect("it ends in time");
+        assert_eq!(ended.expect("it can be waited for").code(), Some(0));
     });
 }

@@ -197,6 +197,7 @@ fn ten_thousand_decisions_replay_bit_equal_in_a_fresh_process() {
         assert_eq!((ended.code, &report["decisions"]), (Some(0), &json!(100)));
 
         another_policy_differs(&path).await;
+        past_decisions_are_explained(&path).await;
         what_was_changed_is_found(&path).await;
     });
 }
@@ -222,14 +223,53 @@ async fn another_policy_differs(path: &Path) {
         for answer in ["recorded", "replayed"] {
             assert!(difference[answer].as_str().unwrap().contains(" at "), "{difference}");
         }
+        assert!(difference["clientId"].is_string(), "{difference}");
+        assert_eq!(difference.get("recordedWhy"), None);
     }
+    // Other choices are told before the same choice at another score.
+    let kinds: Vec<_> = differences.iter().map(|difference| &difference["isSameChoice"]).collect();
+    assert!(kinds.is_sorted_by_key(|kind| kind.as_bool()) && kinds[0] == false, "{report:#}");
+    let (_, report) = replay(path, &["--policy", "weighted", "--only", "p2c", "--explain"]).await;
+    let told = &report["firstDifferences"][0];
+    assert_eq!(told["policy"], "p2c", "{told}");
+    let costs = |why: &Value| why["text"].as_str().is_some_and(|text| text.contains(" costs "));
+    assert!(costs(&told["recordedWhy"]) && costs(&told["replayedWhy"]), "{told}");
+    assert!(!told["replayedWhy"]["terms"].as_array().unwrap().is_empty(), "{told}");
+    let words =
+        fulcrum(&["replay", text(path), "--policy", "weighted", "--only", "p2c", "--explain"], "").await.ok();
+    assert!(words.contains("decided by p2c ") && words.contains(" costs "), "{words}");
+    // What a version decided itself comes out the same, whoever else decided.
+    let (ended, report) =
+        replay(path, &["--policy", "weighted", "--only", "weighted", "--expect-same"]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let chosen = sum(&report, "scoring", &["decisions"]);
+    assert!(chosen >= (DECISIONS / 5) as u64 && sum(&report, "claiming", &["decisions"]) == 0, "{report:#}");
+    let (_, report) = replay(path, &["--role", "claiming", "--group", "greedy"]).await;
+    let groups: Vec<_> = report["groups"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!((groups, sum(&report, "scoring", &["decisions"])), (vec!["greedy"], 0), "{report:#}");
+    let (_, report) = replay(path, &["--client", "caller", "--only", "weighted"]).await;
+    let of_caller = sum(&report, "scoring", &["decisions"]);
+    assert!(of_caller > 0 && of_caller < 100, "{report:#}");
+    let nobody = fulcrum(&["replay", text(path), "--client", "nobody"], "").await;
+    assert!(nobody.code == Some(1) && nobody.err.contains("no recorded decision"), "{nobody:?}");
+    let nothing =
+        fulcrum(&["replay", text(path), "--policy", "weighted", "--role", "claiming", "--expect-same"], "")
+            .await;
+    assert!(nothing.code == Some(1) && nothing.err.contains("nothing was compared"), "{nothing:?}");
     let (ended, _) = replay(path, &["--policy", "weighted", "--expect-same"]).await;
     assert_eq!(ended.code, Some(1));
     assert!(ended.err.contains("did not come out the same"), "{}", ended.err);
     // A claim policy is asked about plans only. What a group set for its own policy need not suit another one.
-    let ended = fulcrum(&["replay", text(path), "--policy", "average"], "").await;
-    assert_eq!(ended.code, Some(1));
-    assert!(ended.err.contains("--config FILE"), "{}", ended.err);
+    let (ended, report) = replay(path, &["--policy", "average"]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let refused = report["refused"].as_u64();
+    assert!(refused > Some(0) && refused == report["groups"]["greedy"]["skipped"].as_u64(), "{report:#}");
+    assert!(report["firstRefusal"].as_str().unwrap().contains("--config FILE"), "{report:#}");
+    let compared = sum(&report, "claiming", &["same", "sameChoice", "different"]);
+    assert_eq!(compared + refused.unwrap(), sum(&report, "claiming", &["decisions"]), "{report:#}");
+    let arguments = ["--policy", "average", "--only", "greedy", "--expect-same"];
+    let ended = fulcrum(&[&["replay", text(path)], &arguments[..]].concat(), "").await;
+    assert_eq!(ended.code, Some(1), "a configuration that is not taken is no sameness: {ended:?}");
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.json");
     fs::write(&config, "{}").unwrap();
@@ -242,6 +282,94 @@ async fn another_policy_differs(path: &Path) {
     assert_eq!(report["groups"].as_object().unwrap().len(), 3);
     let words = report["firstDifferences"][0]["recorded"].as_str().unwrap();
     assert!(words.contains(" releases; "), "{words}");
+}
+
+/// Each kind of decision is told with what it was made from; what was known is a question for `policy eval`.
+async fn past_decisions_are_explained(path: &Path) {
+    let segment = fulcrum::journal::segments_of(path).unwrap().remove(0);
+    let file = segment.file_name().unwrap().to_str().unwrap();
+    let lines: Vec<Value> = fs::read_to_string(&segment)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let line_of = |kind: &str| {
+        let is_it = |line: &Value| {
+            line["kind"] == kind && line["by"] == "policy" && line["plan"]["claims"] != json!([])
+        };
+        lines.iter().position(is_it).unwrap() + 1
+    };
+    let line = line_of("scoring");
+    let place = format!("{file}:{line}");
+    let ended = fulcrum(&["replay", text(path), "--explain", &place, "--json"], "").await.ok();
+    let explained: Value = serde_json::from_str(&ended).unwrap();
+    let recorded = &lines[line - 1];
+    assert_eq!(
+        (&explained["role"], &explained["by"]),
+        (&json!("scoring"), &json!("policy")),
+        "{explained:#}"
+    );
+    assert_eq!(explained["answer"]["instanceId"], recorded["id"], "{explained:#}");
+    let policy = explained["policy"].as_str().unwrap();
+    let why = explained["why"]["text"].as_str().unwrap();
+    assert!(why.starts_with(&format!("{} costs ", recorded["id"].as_str().unwrap())), "{why}");
+    assert!(!explained["explained"].as_array().unwrap().is_empty(), "{explained:#}");
+    assert_eq!(explained["isExplainedByFallback"], false, "{explained:#}");
+    // It can be asked again by hand.
+    let again =
+        fulcrum(&["policy", "eval", policy, "--role", "scoring"], &format!("{}\n", explained["input"]))
+            .await
+            .lines();
+    assert_eq!(again[0]["id"], recorded["id"], "{again:?}");
+
+    // Without its component a version cannot be asked; what is recorded is told all the same.
+    let is_lost = |line: &Value| line["kind"] == "policy" && line["digest"] == digest(&FIRST);
+    let lost = &lines.iter().find(|line| is_lost(line)).expect("it decided in the first segment")["id"];
+    let lost =
+        lines.iter().position(|line| line["kind"] == "scoring" && line["policy"] == *lost).unwrap() + 1;
+    let words = fulcrum(&["replay", text(&segment), "--at", &lost.to_string()], "").await.ok();
+    assert!(words.contains("--versions DIR") && words.contains("by the fallback's rule"), "{words}");
+
+    let at = line.to_string();
+    let words = fulcrum(&["replay", text(&segment), "--at", &at, "--policy", "p2c"], "").await.ok();
+    for word in ["asked ", "decided  by ", " costs ", "instead  p2c ", "INSTANCE"] {
+        assert!(words.contains(word), "{word}: {words}");
+    }
+    assert!(words.starts_with(&place), "{words}");
+
+    let line = line_of("claiming");
+    let words = fulcrum(&["replay", text(path), "--explain", &format!("{file}:{line}")], "").await.ok();
+    for word in ["a cycle of ", "because ", " claim", "from nobody to "] {
+        assert!(words.contains(word), "{word}: {words}");
+    }
+    let wrong = fulcrum(&["replay", text(path), "--explain", &format!("{file}:1")], "").await;
+    assert!(wrong.code == Some(1) && wrong.err.contains("no decision on line 1"), "{wrong:?}");
+    let wrong = fulcrum(&["replay", text(path), "--explain", "there"], "").await;
+    assert!(wrong.code == Some(1) && wrong.err.contains("FILE:LINE"), "{wrong:?}");
+}
+
+#[test]
+fn a_dropped_policy_is_found_by_its_name() {
+    run(async {
+        let host = host(JournalMode::Full).await;
+        host.policies().put("mine.wasm", &FIRST);
+        host.until_in_use("mine", &digest(&FIRST)).await;
+        host.put("/admin/bindings", &json!({ "scoring": "mine" })).await.ok();
+        for id in ["a", "b"] {
+            host.beat(id, 0).await;
+        }
+        for _ in 0..3 {
+            host.recommend("clientId=c").await;
+        }
+        let folder = host.stop().await;
+        let (ended, report) = replay(&journal(folder.path()), &["--policy", "mine", "--expect-same"]).await;
+        assert_eq!(
+            (ended.code, sum(&report, "scoring", &["same"])),
+            (Some(0), 3),
+            "{} {report:#}",
+            ended.err
+        );
+    });
 }
 
 /// Somebody raises one score by the smallest amount there is.
@@ -380,8 +508,10 @@ fn nothing_is_recorded_unless_it_is_switched_on() {
         let ended = fulcrum(&["replay", text(folder.path())], "").await;
         assert_eq!(ended.code, Some(1));
         assert!(ended.err.contains("journal.mode"), "{}", ended.err);
-        let ended = fulcrum(&["replay", "nowhere.jsonl"], "").await;
-        assert_eq!(ended.code, Some(1));
-        assert!(ended.err.contains("nowhere.jsonl"), "{}", ended.err);
+        for nowhere in ["nowhere.jsonl", "no/where"] {
+            let ended = fulcrum(&["replay", nowhere], "").await;
+            assert_eq!(ended.code, Some(1));
+            assert!(ended.err.contains(nowhere) && ended.err.contains("journal.mode"), "{}", ended.err);
+        }
     });
 }

@@ -5,9 +5,11 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fulcrum_policy::seat::label;
 use fulcrum_policy::trust::{Content, PrivateKey};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::support::*;
 
@@ -99,13 +101,17 @@ fn what_is_uploaded_is_proven_and_serves() {
 
         host.delete("/admin/policies/mine").await.refused(409, "policy_in_use");
         let left = host.delete("/admin/policies/mine?force=1").await.ok();
-        assert_eq!(left, json!({"name": "mine", "status": null}));
+        assert_eq!((&left["name"], &left["status"]["state"]), (&json!("mine"), &json!("removed")));
+        assert_eq!(left["status"]["versions"][0]["left"]["by"], "removed");
         assert_eq!(host.recommend("").await["policy"], "p2c");
-        host.delete("/admin/policies/mine").await.refused(404, "unknown_policy");
+        assert_eq!(host.get("/admin/policies").await.ok()["scoring"]["policy"], "p2c");
+        host.delete("/admin/policies/mine").await.refused(409, "removed_policy");
+        host.put("/admin/bindings", &json!({ "claiming": "mine" })).await.refused(409, "removed_policy");
+        host.delete("/admin/policies/nobody").await.refused(404, "unknown_policy");
         let left = host.delete("/admin/policies/weighted").await.ok();
         assert_eq!(
             (&left["status"]["source"], &left["status"]["state"]),
-            (&json!("embedded"), &json!("available"))
+            (&json!("embedded"), &json!("ready"))
         );
         host.delete("/admin/policies/weighted").await.refused(409, "embedded_policy");
         assert!(files(&host.policies()).is_empty());
@@ -164,7 +170,16 @@ fn bad_uploads_are_named_and_change_nothing() {
         ] {
             send(&host, "/admin/policies/mine", kind, body).await.refused(status, code);
         }
-        push(&host, "mine?candidate=maybe", &LAST).await.refused(400, "invalid_query");
+        for query in ["candidate=maybe", "candidate", "candidate=", "candidates=1", "candidate=1&force=1"] {
+            push(&host, &format!("mine?{query}"), &LAST).await.refused(400, "invalid_query");
+        }
+        for query in ["candidate", "force=", "Candidate=1"] {
+            host.delete(&format!("/admin/policies/mine?{query}")).await.refused(400, "invalid_query");
+        }
+        for order in ["promote", "rollback"] {
+            let path = format!("/admin/policies/mine/{order}?candidate=1");
+            host.post(&path, &json!({})).await.refused(400, "invalid_query");
+        }
         let long = "x".repeat(65);
         for name in
             ["-rf", "..%2f..%2fetc", "%2e%2e%2fx", ".hidden", "a%00b", "%C3%84", "a%20b", "mine.wasm", &long]
@@ -273,6 +288,9 @@ fn a_candidate_is_kept_over_a_restart_and_promoted() {
         assert_eq!((&status["promotion"]["state"], &status["candidate"]), (&json!("running"), &Value::Null));
         assert_eq!(status["promotion"]["from"]["digest"], digest(&FIRST));
         promote(&host, "mine", &json!({})).await.refused(409, "nothing_to_promote");
+        push(&host, "mine?candidate=1", &TRAP).await.ok();
+        promote(&host, "mine", &json!({})).await.refused(409, "on_trial");
+        host.delete("/admin/policies/mine?candidate=1").await.ok();
         for _ in 0..3 {
             assert_eq!(host.pick("").await, "c");
         }
@@ -386,6 +404,10 @@ fn a_policy_that_fails_after_its_promotion_is_taken_back_without_a_failed_reques
         assert_eq!((&status["digest"], &promotion["failed"]), (&json!(digest(&LAST)), &json!(3)), "{status}");
         assert!(promotion["reason"].as_str().unwrap().contains("trap"), "{promotion}");
         assert_eq!(status["candidate"]["digest"], digest(&TRAP), "its author can look at it");
+        assert_eq!(status["candidate"]["takenBack"]["reason"], promotion["reason"]);
+        assert_eq!(status["versions"][1]["left"]["by"], "taken-back", "{status}");
+        let again = promote(&host, "mine", &json!({ "accept": true })).await;
+        assert!(again.refused(409, "taken_back").contains("trap"), "{again:?}");
         assert_eq!(std::fs::read(host.policies().path("mine.wasm")).unwrap(), *LAST);
         let metrics = host.get("/metrics").await.text;
         assert!(metrics.contains("fulcrum_policy_promotions_total{result=\"returned\"} 1"), "{metrics}");
@@ -489,7 +511,8 @@ fn a_killed_host_comes_back_with_one_version_or_the_other() {
             push(&process, "mine?candidate=1", wasm).await.ok();
             let api = process.another();
             let order = tokio::spawn(async move {
-                let request = api.request(Method::POST, "/admin/policies/mine/promote").json(&json!({}));
+                let body = json!({ "accept": true });
+                let request = api.request(Method::POST, "/admin/policies/mine/promote").json(&body);
                 // It may be cut off.
                 drop(request.send().await);
             });
@@ -538,7 +561,7 @@ fn orders_and_drops_at_once_end_in_one_state() {
                         0 => push(&api, "mine", wasm).await,
                         1 => {
                             push(&api, "mine?candidate=1", wasm).await;
-                            promote(&api, "mine", &json!({})).await
+                            promote(&api, "mine", &json!({ "accept": true })).await
                         }
                         2 => roll_back(&api, "mine", &json!({})).await,
                         3 => configure(&api, "mine", &json!({ "turn": turn })).await,
@@ -593,11 +616,17 @@ fn the_command_line_drives_the_life_cycle() {
             let ended = policy(arguments).await;
             assert!(ended.code == Some(1) && ended.out.is_empty() && ended.err.contains(word), "{ended:?}");
         };
-        let short = |wasm: &[u8]| digest(wasm)[..12].to_owned();
-        let (first, last) = (short(&FIRST), short(&LAST));
+        let first = label(&digest(&FIRST), "{}");
+        let last = label(&digest(&LAST), "{\"a\":1}");
+        let begins = |out: &str, line: &str| assert!(out.starts_with(line), "{line}: {out}");
+        let serves = |out: &str, line: &str| assert!(out.contains(&format!("\n{line}")), "{line}: {out}");
 
         let out = policy(&["push", &path("mine.wasm")]).await.ok();
-        assert_eq!(out, format!("mine: {first} (version 1.0.0) is in use, bound to scoring\n"));
+        begins(
+            &out,
+            &format!("mine: {first} (version 1.0.0) is in use, bound to scoring\nscoring: mine {first}\n"),
+        );
+        serves(&out, "claiming: sticky ");
         let out = policy(&["push", &path("mine.json"), "--json"]).await.ok();
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["config"], json!({"a": 1}));
         failed(&["push", &path("bad.wasm"), "--name", "mine"], "this is not WebAssembly").await;
@@ -606,36 +635,69 @@ fn the_command_line_drives_the_life_cycle() {
         let both =
             ["push", &path("next.wasm"), "--name", "mine", "--config", &path("mine.json"), "--candidate"];
         let out = policy(&both).await.ok();
-        assert_eq!(out, format!("mine: {last} (version 1.0.0) waits as the candidate\n"));
+        begins(&out, &format!("mine: {last} (version 1.0.0) waits as the candidate\n"));
+        // Only the configuration is another one.
+        let first = label(&digest(&FIRST), "{\"a\":1}");
+        serves(&out, &format!("scoring: mine {first}\n"));
 
         let out = policy(&["canary", "mine", "0.5"]).await.ok();
         assert!(out.contains("scoring, a share of 0.5 (canary)  mine"), "{out}");
+        serves(&out, &format!("canary: mine {last} for a share of 0.5\n"));
         failed(&["canary", "mine"], "for which share").await;
-        failed(&["canary", "p2c", "2"], "above 0 and at most 1").await;
+        for arguments in [["canary", "p2c", "2"], ["canary", "p2c", "NaN"]] {
+            failed(&arguments, "the share must be above 0 and at most 1").await;
+        }
         assert!(!policy(&["canary", "off"]).await.ok().contains("canary"));
 
         let out = policy(&["promote", "mine", "--failures-max", "1", "--decisions", "50"]).await.ok();
         let expected = format!("promotion of {last}: running, 0 of at most 1 failures in 0 of 50 decisions");
         assert!(out.contains(&expected), "{out}");
         failed(&["promote", "mine"], "nothing to promote").await;
+        failed(&["promote", "mine"], "`fulcrum policy push --candidate`").await;
         failed(&["promote", "nobody", "--scoring"], "there is no policy `nobody`").await;
         assert_eq!(host.pick("").await, "c");
         let out = policy(&["status", "mine"]).await.ok();
-        for part in
-            [&expected.replace("0 of 50", "1 of 50"), &format!("*  {last}  1.0.0  {{\"a\":1}}"), &first]
-        {
+        for part in [
+            &expected.replace("0 of 50", "1 of 50"),
+            &format!("*  {last}  1.0.0  {{\"a\":1}}  promoted "),
+            &first,
+        ] {
             assert!(out.contains(part.as_str()), "{part}: {out}");
         }
 
+        std::fs::write(path("mine.json"), b"{\"a\": 2}").unwrap();
+        let out = policy(&["push", &path("mine.json")]).await.ok();
+        let other = label(&digest(&LAST), "{\"a\":2}");
+        serves(
+            &out,
+            &format!(
+                "the trial of mine goes on: promotion of {other}: running, 0 of at most 1 failures in 0 "
+            ),
+        );
         let out = policy(&["rollback", "mine"]).await.ok();
-        assert_eq!(out, format!("mine: {first} (version 1.0.0) is in use, bound to scoring\n"));
+        begins(&out, &format!("mine: {first} (version 1.0.0) is in use, bound to scoring\n"));
+        serves(
+            &out,
+            &format!("mine: {other} (version 1.0.0) waits as the candidate\nscoring: mine {first}\n"),
+        );
+        let out = policy(&["rollback", "mine"]).await.ok();
+        begins(&out, &format!("mine: {other} "));
+        let out = policy(&["promote", "mine", "--accept"]).await.ok();
+        assert!(out.contains("passed") && out.contains("(accepted by hand)"), "{out}");
         let out = policy(&["rollback", "mine", "--to", &last, "--json"]).await.ok();
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["status"]["digest"], digest(&LAST));
         failed(&["rollback", "mine", "--to", "00"], "kept are").await;
         failed(&["remove", "mine"], "is bound to scoring").await;
-        assert_eq!(policy(&["remove", "mine", "--force"]).await.ok(), "mine: no version is in use\n");
-        failed(&["remove", "mine"], "there is no policy").await;
-        failed(&["remove", "mine", "--candidate"], "there is no policy").await;
+        let out = policy(&["remove", "mine", "--force"]).await.ok();
+        begins(&out, "mine: no version is in use; `fulcrum policy rollback mine` brings the last one back\n");
+        serves(&out, "scoring: p2c ");
+        assert!(out.contains("(mine is bound, but has no version to serve)"), "{out}");
+        let out = policy(&["status"]).await.ok();
+        assert!(out.contains("mine      removed") || out.contains(" removed "), "{out}");
+        failed(&["remove", "mine"], "`fulcrum policy rollback mine` brings its last version back").await;
+        failed(&["remove", "mine", "--candidate"], "has no candidate").await;
+        failed(&["bind", "--claiming", "mine"], "`fulcrum policy rollback mine`").await;
+        failed(&["status", "nobody"], "`fulcrum policy status` lists all").await;
 
         let out = policy(&["bind", "--scoring", "weighted", "--group", "orders=greedy"]).await.ok();
         assert!(out.contains("scoring       weighted") && out.contains("group orders  greedy"), "{out}");
@@ -645,6 +707,57 @@ fn the_command_line_drives_the_life_cycle() {
         assert!(policy(&["bind", "--reset"]).await.ok().contains("mine"));
         failed(&["bind", "--scoring", "nobody"], "there is no policy").await;
         failed(&["bind", "--group", "orders"], "expected GROUP=NAME").await;
+        host.stop().await;
+    });
+}
+
+#[test]
+fn a_group_with_a_policy_of_its_own_counts() {
+    run(async {
+        let host = start().await;
+        let greedy = fulcrum::embedded::find("greedy").unwrap();
+        push(&host, "claims", greedy).await.ok();
+        push(&host, "other?candidate=1", greedy).await.ok();
+        let groups = |group: &str| json!({ "groups": [group] });
+        let answer = promote(&host, "other", &groups("orders")).await;
+        assert!(answer.refused(404, "unknown_group").contains("`orders`"), "{answer:?}");
+        host.put("/groups/orders", &json!({ "policy": "claims" })).await.ok();
+        let answer = promote(&host, "other", &groups("orders")).await;
+        assert!(answer.refused(409, "own_policy").contains("`claims`"), "{answer:?}");
+        let answer = host.delete("/admin/policies/claims").await;
+        assert!(answer.refused(409, "policy_in_use").contains("group orders"), "{answer:?}");
+        // It serves that group, so that a candidate can be promoted without another word.
+        configure(&host, "claims?candidate=1", &json!({})).await.ok();
+        promote(&host, "claims", &json!({})).await.refused(409, "already_in_use");
+        host.put("/groups/orders", &json!({ "policy": null })).await.ok();
+        promote(&host, "claims", &json!({})).await.refused(409, "no_role");
+        let status = promote(&host, "other", &groups("orders")).await.ok();
+        assert_eq!(status["bound"], json!(["group:orders"]));
+        host.delete("/admin/policies/claims").await.ok();
+        host.stop().await;
+    });
+}
+
+#[test]
+fn nobody_waits_behind_an_upload_that_stopped() {
+    run(async {
+        let host = start().await;
+        push(&host, "mine", &FIRST).await.ok();
+        // Somebody uploads a component and stops in the middle.
+        let mut slow =
+            tokio::net::TcpStream::connect(host.url().trim_start_matches("http://")).await.unwrap();
+        let head = "PUT /admin/policies/other HTTP/1.1\r\nHost: x\r\nContent-Type: application/wasm\r\n\
+                    Content-Length: 8000000\r\n\r\n\0asm";
+        let uploads = host.services().uploads.clone();
+        let all = uploads.available_permits();
+        slow.write_all(head.as_bytes()).await.unwrap();
+        eventually("it has its turn", SOON, async || (uploads.available_permits() < all).then_some(())).await;
+        let status = configure(&host, "mine", &json!({"a": 1})).await.ok();
+        assert_eq!(status["config"], json!({"a": 1}));
+        // Nor does another component.
+        push(&host, "third", &FIRST).await.ok();
+        assert_eq!(uploads.available_permits(), all - 1, "the first one is not done yet");
+        drop(slow);
         host.stop().await;
     });
 }

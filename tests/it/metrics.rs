@@ -53,6 +53,25 @@ fn a_host_that_listens_is_well_and_ready() {
 }
 
 #[test]
+fn without_a_canary_nobody_has_a_share() {
+    run(async {
+        let host = Host::start().await;
+        let share = async || {
+            let scrape = Scrape::take(&host).await;
+            let is_share = |name: &&String| name.starts_with("fulcrum_policy_canary_share");
+            scrape.values.keys().filter(is_share).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(share().await, [""; 0]);
+        let canary = json!({ "canary": { "policy": "weighted", "share": 0.5 } });
+        host.put("/admin/bindings", &canary).await.ok();
+        assert_eq!(share().await, ["fulcrum_policy_canary_share{policy=\"weighted\"}"]);
+        host.put("/admin/bindings", &json!({ "canary": null })).await.ok();
+        assert_eq!(share().await, [""; 0]);
+        host.stop().await;
+    });
+}
+
+#[test]
 fn every_metric_is_there_and_moves() {
     run(async {
         let host = Host::with(|config| config.policy.scoring = "weighted".to_owned()).await;

@@ -513,3 +513,64 @@ fn a_stopping_host_finishes_what_runs_and_takes_nothing_new() {
         assert!(answered >= 20, "{answered}");
     });
 }
+
+#[test]
+fn a_dry_run_decides_and_explains_and_gives_nothing_out() {
+    run(async {
+        let host = Host::with(|config| {
+            weighted(config);
+            config.journal.mode = fulcrum::config::JournalMode::Full;
+        })
+        .await;
+        host.policies().put("weighted.json", br#"{"cpuThreshold":0.5}"#);
+        eventually("it is configured", SOON, async || {
+            (host.policy("weighted").await["config"]["cpuThreshold"] == 0.5).then_some(())
+        })
+        .await;
+        host.beat("a", 3).await;
+        host.beat("b", 1).await;
+        host.post("/admin/policies/p2c/shadow", &json!({})).await.ok();
+        let pending = async || {
+            [host.instance("a").await["pending"].clone(), host.instance("b").await["pending"].clone()]
+        };
+        let asked = async || host.policy("weighted").await["decisions"]["ok"].clone();
+        let before = asked().await;
+        let told = host.recommend("clientId=c&dryRun=1").await;
+        assert_eq!((&told["dryRun"], &told["instanceId"]), (&json!(true), &json!("b")), "{told}");
+        assert_eq!(told["why"]["text"], "b costs 1: sessions 1. Next is a at 3: sessions 2 more.");
+        for _ in 0..5 {
+            assert_eq!(host.recommend("clientId=c&dryRun=1").await, told, "nothing of it is remembered");
+        }
+        assert_eq!((pending().await, asked().await), ([json!(0), json!(0)], before));
+
+        // The next one gets what the dry run said.
+        let mut given = host.recommend("clientId=c&explain=1").await;
+        assert_eq!(given.get("dryRun"), None);
+        given["dryRun"] = json!(true);
+        assert_eq!(given, told);
+        assert_eq!(pending().await, [json!(0), json!(1)]);
+        let shown = eventually("it is recorded", SOON, async || {
+            let shown = host.get("/admin/decisions").await.ok();
+            (shown["written"] == 1).then_some(shown)
+        })
+        .await;
+        let decisions = shown["decisions"].as_array().unwrap();
+        assert_eq!(
+            (decisions.len(), &decisions[0]["config"]),
+            (1, &json!({ "cpuThreshold": 0.5 })),
+            "{shown}"
+        );
+        let report = host.get("/admin/policies/p2c/shadow").await.ok();
+        let seen = ["compared", "dropped"].map(|key| report["scoring"][key].as_u64().unwrap());
+        assert!(seen.iter().sum::<u64>() + report["waiting"].as_u64().unwrap() <= 1, "{report}");
+
+        // Two versions of one component are told apart.
+        assert_eq!(given["configDigest"], digest(br#"{"cpuThreshold":0.5}"#));
+        let of = async |query: &str| host.get(&format!("/admin/decisions?{query}")).await;
+        assert_eq!(of("clientId=c").await.ok()["decisions"].as_array().unwrap().len(), 1);
+        assert_eq!(of("clientId=d").await.ok()["decisions"], json!([]));
+        assert!(of("client=c").await.refused(400, "invalid_query").contains("clientId"));
+        host.get("/session/recommend?dryRun=maybe").await.refused(400, "invalid_query");
+        host.stop().await;
+    });
+}

@@ -105,7 +105,7 @@ fn a_policy_is_shown_as_it_stands() {
         assert!(status["loadMs"].take().is_u64() && status["summary"].take().is_string());
         assert!(status["versions"][0]["at"].take().is_u64());
         let versions = json!([{ "digest": digest(embedded("weighted")), "version": weighted_version(), "config": {},
-            "embedded": false, "inUse": true, "at": null }]);
+            "embedded": false, "inUse": true, "at": null, "cameBy": "dropped" }]);
         let expected = json!({ "name": "mine", "state": "live", "source": "file", "digest": digest(embedded("weighted")),
             "version": weighted_version(), "summary": null, "roles": ["scoring"], "bound": ["scoring"], "config": {},
             "sizeBytes": embedded("weighted").len(), "loadMs": null, "lastFailure": null, "problem": null,
@@ -233,7 +233,8 @@ fn a_bound_name_without_a_file_waits_for_it() {
         drops.put("mine.wasm", &LAST);
         host.until_in_use("mine", &digest(&LAST)).await;
         drops.remove("mine.wasm");
-        eventually("it is unknown", SOON, async || host.policy("mine").await.is_null().then_some(())).await;
+        let state = async || host.policy("mine").await["state"].clone();
+        eventually("it is removed", SOON, async || (state().await == "removed").then_some(())).await;
         assert_eq!(host.recommend("").await["policy"], "p2c");
         assert_eq!(host.get("/admin/bindings").await.ok()["scoring"], "mine");
         drops.put("mine.wasm", &FIRST);
@@ -481,7 +482,11 @@ fn the_last_good_version_survives_a_restart() {
         drops.remove("mine.wasm");
         drops.remove("mine.json");
         let host = Host::in_folder(folder, mine).await;
-        assert_eq!(host.policy("mine").await, Value::Null);
+        let status = host.policy("mine").await;
+        assert_eq!(
+            (&status["state"], &status["versions"][0]["left"]["by"]),
+            (&json!("removed"), &json!("removed"))
+        );
         let folder = host.stop().await;
         drops.put("mine.wasm", b"nonsense");
         let host = Host::in_folder(folder, mine).await;

@@ -9,6 +9,7 @@ use fulcrum_policy::probation::Budget;
 use fulcrum_policy::seat::ScoringSeat;
 use fulcrum_policy::shadow::Wanted;
 use fulcrum_policy::{Limits, Manager, Runtime, Shadows, manager};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::groups;
@@ -359,4 +360,125 @@ fn the_command_line_begins_shows_and_ends_it() {
         let unknown = shadow(&["nobody"]).await;
         assert!(unknown.code == Some(1) && unknown.err.contains("nobody"), "{unknown:?}");
     });
+}
+
+/// Pushes a candidate.
+async fn push(api: &Api, name: &str, wasm: &[u8]) {
+    let path = format!("/admin/policies/{name}?candidate=1");
+    let request = api.request(Method::PUT, &path).header("content-type", "application/wasm");
+    api.send(request.body(wasm.to_vec())).await.ok();
+}
+
+async fn report(api: &Api, name: &str) -> Value {
+    api.get(&format!("/admin/policies/{name}/shadow")).await.ok()
+}
+
+#[test]
+fn a_shadow_of_a_former_candidate_says_so_and_the_command_begins_anew() {
+    run(async {
+        let host = host().await;
+        push(&host, "mine", &LAST).await;
+        let begun = host.post("/admin/policies/mine/shadow", &json!({ "scoring": true })).await.ok();
+        assert_eq!((&begun["isCurrent"], &begun["digest"]), (&json!(true), &json!(digest(&LAST))));
+        for number in 0..4 {
+            host.recommend(&format!("clientId=c{number}")).await;
+        }
+        until_idle(&host, "mine").await;
+        let trap = guest(include_str!("../../host/crates/policy/tests/guests/trap.wat"));
+        push(&host, "mine", &trap).await;
+        let former = report(&host, "mine").await;
+        assert_eq!((&former["isCurrent"], &former["scoring"]["compared"]), (&json!(false), &json!(4)));
+        assert_eq!(host.get("/admin/shadows").await.ok()["shadows"][0]["isCurrent"], false);
+
+        let shadow = async |arguments: &[&str]| {
+            fulcrum(&[&["policy", "shadow", "mine", "--host", host.url()], arguments].concat(), "").await
+        };
+        let told = shadow(&[]).await;
+        assert!(told.err.contains("begins anew"), "{told:?}");
+        let told = told.ok();
+        let (old, new) = (&digest(&LAST)[..8], &digest(&trap)[..8]);
+        let heads: Vec<_> = told.lines().filter(|line| line.starts_with("mine ")).collect();
+        assert_eq!(heads.len(), 2, "the old counts once, and the new ones: {told}");
+        assert!(heads[0].contains(old) && heads[0].contains("a former version"), "{told}");
+        assert!(heads[1].contains(new) && heads[1].ends_with("running"), "{told}");
+        let now = report(&host, "mine").await;
+        assert_eq!((&now["isCurrent"], &now["scoring"]["compared"]), (&json!(true), &json!(0)));
+        assert_eq!(now["scope"], begun["scope"], "it answers what the former one did");
+        let again = shadow(&[]).await;
+        assert!(again.err.is_empty() && !again.ok().contains("former"), "once");
+
+        push(&host, "mine", &LAST).await;
+        let both: Value = serde_json::from_str(&shadow(&["--json"]).await.ok()).unwrap();
+        assert_eq!((&both["isCurrent"], &both["former"]["isCurrent"]), (&json!(true), &json!(false)));
+        assert_eq!(both["former"]["digest"], digest(&trap));
+        host.stop().await;
+    });
+}
+
+#[test]
+fn a_promotion_ends_the_shadow_of_its_version_and_keeps_the_report() {
+    run(async {
+        let host = host().await;
+        push(&host, "mine", &LAST).await;
+        for name in ["mine", "other"] {
+            host.post(&format!("/admin/policies/{name}/shadow"), &json!({})).await.ok();
+        }
+        for number in 0..3 {
+            host.recommend(&format!("clientId=c{number}")).await;
+        }
+        until_idle(&host, "mine").await;
+        host.post("/admin/policies/mine/promote", &json!({ "scoring": true })).await.ok();
+        assert_eq!(host.pick("clientId=c").await, "b");
+        let ended = report(&host, "mine").await;
+        assert_eq!(
+            (&ended["state"], &ended["reason"]),
+            (&json!("ended"), &json!("this version was promoted"))
+        );
+        let scoring = &ended["scoring"];
+        assert_eq!((&scoring["compared"], &scoring["itself"]), (&json!(3), &json!(0)), "{ended}");
+        assert_eq!(until_idle(&host, "other").await["state"], "running", "that of another policy goes on");
+        host.delete("/admin/policies/mine/shadow").await.ok();
+        host.stop().await;
+    });
+}
+
+#[test]
+fn a_version_is_never_compared_with_itself() {
+    run(async {
+        let host = host().await;
+        push(&host, "mine", &LAST).await;
+        host.post("/admin/policies/mine/shadow", &json!({})).await.ok();
+        for number in 0..3 {
+            host.recommend(&format!("clientId=c{number}")).await;
+        }
+        let canary = json!({ "canary": { "policy": "mine", "share": 1.0 } });
+        host.put("/admin/bindings", &canary).await.ok();
+        for number in 0..5 {
+            assert_eq!(host.pick(&format!("clientId=c{number}")).await, "b");
+        }
+        let scoring = until_idle(&host, "mine").await["scoring"].take();
+        let counts = ["compared", "different", "itself", "dropped"].map(|key| scoring[key].as_u64().unwrap());
+        assert_eq!(counts, [3, 3, 5, 0], "{scoring}");
+        let versions = scoring["versions"].as_array().unwrap();
+        assert_eq!((versions.len(), &versions[0]["digest"]), (1, &json!(digest(&FIRST))), "{scoring}");
+        host.stop().await;
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_of_the_very_version_is_not_compared() {
+    let host = groups::host().await;
+    groups::topic(&host, "t", 4).await;
+    host.post("/admin/policies/sticky/shadow", &json!({ "groups": ["g"] })).await.ok();
+    let member = groups::member(&host, "g", "t", "m1").await;
+    groups::until_spread(&host, "g", 1, 4).await;
+    let report = eventually("its plan is counted", SOON, async || {
+        let report = until_idle(&host, "sticky").await;
+        (report["groups"]["g"]["itself"].as_u64() > Some(0)).then_some(report)
+    })
+    .await;
+    let group = &report["groups"]["g"];
+    assert_eq!((&group["compared"], &group["versions"]), (&json!(0), &json!([])), "{group}");
+    member.leave().await.expect("it leaves");
+    host.stop().await;
 }

@@ -172,7 +172,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    fn new(url: String) -> Self {
+    pub(crate) fn new(url: String) -> Self {
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build();
         Self { url, http: http.expect("a client needs nothing") }
     }

@@ -360,7 +360,8 @@ async fn a_plan_of_the_fallback_is_told_as_one() {
     host.until_in_use("mine", &digest(sticky)).await;
     group(&host, &json!({ "policy": "mine" })).await;
     host.policies().remove("mine.wasm");
-    eventually("it is gone", SOON, async || host.policy("mine").await.is_null().then_some(())).await;
+    eventually("it is gone", SOON, async || (host.policy("mine").await["state"] == "removed").then_some(()))
+        .await;
     join_by_hand(&host, "a", &json!({}), 2).await;
     let view = explained(&host).await;
     let words = ["the fallback gave it out when nobody had it (\"fallback: free partition\")"];

@@ -51,6 +51,19 @@ impl Load {
         Self { connections: made }
     }
 
+    /// Sends so many requests on the first connection, one every `pace` at most.
+    pub(crate) async fn paced(&mut self, requests: usize, pace: Duration) -> Answers {
+        let begun = Instant::now();
+        let mut answers = Answers::default();
+        let mut ticks = tokio::time::interval(pace);
+        for _ in 0..requests {
+            ticks.tick().await;
+            self.connections[0].ask(&mut answers).await;
+        }
+        answers.seconds = begun.elapsed().as_secs_f64();
+        answers
+    }
+
     /// Sends requests on all connections for a while.
     pub(crate) async fn run(&mut self, span: Duration) -> Answers {
         let begun = Instant::now();

@@ -61,11 +61,13 @@ impl Client {
             let response =
                 asked.with_context(|| format!("no host answers at {}, is it running there?", self.host))?;
             let status = response.status();
-            let body: Value =
-                response.json().await.with_context(|| format!("{url} answers {status} without JSON"))?;
+            let body: Value = response
+                .json()
+                .await
+                .with_context(|| format!("what answers at {} is no host of Fulcrum ({status})", self.host))?;
             match body.get("error").and_then(Value::as_str) {
                 Some(error) if !status.is_success() => bail!("{error}"),
-                _ if !status.is_success() => bail!("{url} answers {status}"),
+                _ if !status.is_success() => bail!("the host at {} refuses: {status}", self.host),
                 _ => Ok(body),
             }
         })

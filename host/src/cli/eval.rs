@@ -30,7 +30,8 @@ Scoring, in:
   {\"roster\":[{\"id\",\"zone\",\"capacity\",\"labels\",\"ageMs\"}],
    \"loads\":[{\"activeSessions\",\"inflowBytesPerSec\",\"outflowBytesPerSec\",\"cpuLoad\",
              \"heartbeatAgeMs\",\"pending\",\"draining\"} or null],
-   \"request\":{\"clientId\",\"sessions\":{\"id\":n},\"exclude\":[],\"seed\",\"nowMs\"},\"requests\":N}
+   \"request\":{\"clientId\",\"sessions\":{\"id\":n},\"inflowBytesPerSec\",\"outflowBytesPerSec\",
+              \"exclude\":[],\"seed\",\"nowMs\"},\"requests\":N}
 Scoring, out: {\"id\",\"score\"}, with `requests` {\"picks\":[ids]}: request k has seed + k and knows the pick before it.
 
 Claiming, in:

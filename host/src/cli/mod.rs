@@ -26,7 +26,7 @@ struct Arguments {
 enum Command {
     /// Run a host
     Serve(serve::Serve),
-    /// List, inspect, check, pack and try policies
+    /// Write, check, try, push, promote and roll back policies, and see how they stand
     #[command(subcommand)]
     Policy(policy::Policy),
     /// Make recorded decisions again, or let another policy make them

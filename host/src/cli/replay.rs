@@ -7,27 +7,36 @@
 //! A decision is made by an instance that knows the snapshot and is told what was given out since, as in service; every
 //! 64th is made a second time by an instance that knows nothing but this decision. One thread: what a policy costs is
 //! its own time, and a journal of 256 MiB is minutes of it.
+//!
+//! The host may be running: segments are opened one by one, those that it removed meanwhile are counted, and one that
+//! cannot be read is told and does not keep the others from being replayed.
 
 mod again;
+mod choice;
+mod explain;
 mod report;
+mod segment;
+#[cfg(test)]
+mod tests;
 mod versions;
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use fulcrum_policy::journal::{Allowed, Error, Reader, Record};
+use fulcrum_policy::journal::{Allowed, Error, Header, Record};
 use fulcrum_policy::runtime::{Bound, Options};
-use fulcrum_policy::{Limits, Runtime};
+use fulcrum_policy::{Limits, Loaded, Runtime};
 
 use self::again::{Again, Answer};
-use self::report::{Place, Report};
+use self::choice::Choice;
+use self::explain::Decision;
+use self::report::{Difference, Place, Report};
 use self::versions::{Candidate, Missing, Versions};
 use crate::journal::segments_of;
+use crate::why::Why;
 
 /// Fuel for each millisecond of a deadline: more instructions than any machine runs in it, so that what answered in
 /// time has enough.
@@ -41,20 +50,27 @@ const FRESH_EVERY: u64 = 64;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Without --policy, each decision is made again by the version that made it and must come out the same bit for bit. The
-exit code is 1 if one does not, if a line cannot be read, or if a version is found nowhere. Components are looked for by
+exit code is 1 if one does not, if a line or a segment cannot be read, or if a version is found nowhere. Components are looked for by
 their digest: among the embedded ones, in `policies` and `state/policies` beside the journal, and in each --versions DIR.
 
-With --policy, that one answers every question of its roles, and the report says where it differs. The exit code is 0
-then, or 1 with --expect-same if any answer is another one.
+With --policy, that one answers every question of its roles, and the report says where it differs. A decision whose
+configuration it does not take is not asked. The exit code is 0 then; with --expect-same it is 1 if any answer is another
+one, if nothing could be asked, or if the policy of --only does not take a configuration it decided with.
+
+With --explain FILE:LINE (as differences are named) or --at LINE, one decision is told instead: what was asked, what was
+known, who decided, and why.
 
 Examples:
   fulcrum replay fulcrum-data/journal
-  fulcrum replay fulcrum-data/journal --policy mine.wasm --config mine.json
+  fulcrum replay fulcrum-data/journal --policy mine.wasm --config mine.json --explain
+  fulcrum replay fulcrum-data/journal --policy mine.wasm --only mine --expect-same
+  fulcrum replay fulcrum-data/journal --explain decisions-0000000007.jsonl:17
   fulcrum replay fulcrum-data/journal/decisions-0000000007.jsonl --versions old-policies --json")]
 pub(super) struct Replay {
     /// Folder of a journal, or one of its segments
     journal: PathBuf,
-    /// Let another policy answer: the name of an embedded one, or a component file
+    /// Let another policy answer: a name in the policies folder beside the journal, that of an embedded one, or a
+    /// component file
     #[arg(long, value_name = "NAME|FILE")]
     policy: Option<String>,
     /// Its configuration, a JSON file; else the one each decision was made with
@@ -63,6 +79,15 @@ pub(super) struct Replay {
     /// With --policy: exit with 1 if any answer differs
     #[arg(long, requires = "policy")]
     expect_same: bool,
+    #[command(flatten)]
+    choice: Choice,
+    /// Say why: of each difference that is told, or of one decision
+    #[arg(long, value_name = "FILE:LINE", num_args = 0..=1)]
+    #[allow(clippy::option_option, reason = "clap's form of an option whose value may be left out")]
+    explain: Option<Option<String>>,
+    /// Say why of the decision on this line of the segment
+    #[arg(long, value_name = "LINE", conflicts_with = "explain")]
+    at: Option<u64>,
     /// Folder with component files of versions that decided; may be given more than once
     #[arg(long, value_name = "DIR")]
     versions: Vec<PathBuf>,
@@ -76,63 +101,115 @@ pub(super) struct Replay {
 
 impl Replay {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let segments = self.segments()?;
-        let runtime = runtime(&segments)?;
-        let candidate = match &self.policy {
-            Some(policy) => Some(Candidate::load(&runtime, policy, self.config.as_deref())?),
-            None => None,
-        };
-        let mut replaying = Replaying {
-            versions: Versions::new(&runtime, self.folders()),
-            again: Again::default(),
-            candidate,
-            report: Report::default(),
-            limit: self.limit.unwrap_or(u64::MAX),
-        };
-        for segment in &segments {
-            if !replaying.segment(segment)? {
-                break;
-            }
+        if let Some((segment, line)) = self.one()? {
+            let mut replaying = self.begin()?;
+            let decision = replaying.explain(&segment, line)?;
+            return if self.json { super::print_json(&decision) } else { super::print(&decision.text()) };
         }
-        let Replaying { report, candidate, .. } = replaying;
+        let report = self.report(&self.segments()?)?;
         if self.json {
             super::print_json(&report)?;
         } else {
-            super::print(&report.text(candidate.is_some()))?;
+            super::print(&report.text(self.policy.is_some()))?;
         }
         self.verdict(&report)
     }
 
+    /// Replays segments in this order, no more of them than `--limit` needs.
+    fn report(&self, segments: &[PathBuf]) -> anyhow::Result<Report> {
+        let mut replaying = self.begin()?;
+        for segment in segments {
+            if replaying.is_done() {
+                break;
+            }
+            replaying.segment(segment, &self.choice)?;
+        }
+        // A mistake in the other policy shows even if there was nothing to ask it.
+        replaying.load_candidate()?;
+        replaying.report.finish();
+        Ok(replaying.report)
+    }
+
+    fn begin(&self) -> anyhow::Result<Replaying<'_>> {
+        let data = self.data();
+        let beside = data.as_ref().map(|data| data.join("policies"));
+        let kept = data.map(|data| data.join("state").join("policies"));
+        let folders: Vec<_> = self.versions.iter().cloned().chain(beside.clone()).chain(kept).collect();
+        let allowed = Allowed::default();
+        let runtime = runtime(allowed)?;
+        Ok(Replaying {
+            versions: Versions::new(&runtime, folders.clone()),
+            again: Again::default(),
+            other: self.policy.as_deref().map(|policy| Other {
+                policy,
+                config: self.config.as_deref(),
+                beside,
+            }),
+            candidate: None,
+            folders,
+            runtime,
+            allowed,
+            report: Report::default(),
+            explains: self.explain.is_some(),
+            limit: self.limit.unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Returns the segment and line of the decision to explain, if it is about one.
+    fn one(&self) -> anyhow::Result<Option<(PathBuf, u64)>> {
+        if let Some(line) = self.at {
+            let mut segments = self.segments()?;
+            return match (segments.pop(), segments.is_empty()) {
+                (Some(segment), true) => Ok(Some((segment, line))),
+                _ => bail!(
+                    "{} has several segments: name one of them, or say --explain FILE:LINE",
+                    self.journal.display()
+                ),
+            };
+        }
+        let Some(Some(place)) = &self.explain else { return Ok(None) };
+        let (file, line) =
+            place
+                .rsplit_once(':')
+                .and_then(|(file, line)| Some((file, line.parse().ok()?)))
+                .ok_or_else(|| anyhow!("{place:?} names no decision: say FILE:LINE, as the report does"))?;
+        let name = Path::new(file).file_name().ok_or_else(|| anyhow!("{file:?} is no segment"))?;
+        let folder = if self.journal.is_dir() { Some(&*self.journal) } else { self.journal.parent() };
+        Ok(Some((folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name)), line)))
+    }
+
     /// Returns the segments, oldest first.
     fn segments(&self) -> anyhow::Result<Vec<PathBuf>> {
+        const RECORDED: &str = "a host records them with journal.mode = \"sampled\" or \"full\"";
         let shown = self.journal.display();
+        if !self.journal.exists() {
+            bail!("there is no {shown}: no decisions were recorded there; {RECORDED}");
+        }
         if !self.journal.is_dir() {
             return Ok(vec![self.journal.clone()]);
         }
         let segments =
             segments_of(&self.journal).with_context(|| format!("cannot read the folder {shown}"))?;
         if segments.is_empty() {
-            bail!(
-                "there are no recorded decisions in {shown}: a host records them with journal.mode = \"sampled\" or \"full\""
-            );
+            bail!("there are no recorded decisions in {shown}: {RECORDED}");
         }
         Ok(segments)
     }
 
-    /// Returns the folders that may hold components of versions that decided.
-    fn folders(&self) -> Vec<PathBuf> {
+    /// Returns the data directory the journal lies in.
+    fn data(&self) -> Option<PathBuf> {
         let folder = if self.journal.is_dir() { Some(&*self.journal) } else { self.journal.parent() };
         // A relative path may have no parent of its own.
-        let folder = folder.and_then(|folder| std::path::absolute(folder).ok());
-        let data = folder.as_deref().and_then(Path::parent);
-        let beside = data.map(|data| [data.join("policies"), data.join("state").join("policies")]);
-        self.versions.iter().cloned().chain(beside.into_iter().flatten()).collect()
+        let folder = folder.and_then(|folder| std::path::absolute(folder).ok())?;
+        folder.parent().map(Path::to_path_buf)
     }
 
     fn verdict(&self, report: &Report) -> anyhow::Result<()> {
-        let Report { problems, missing, .. } = report;
-        if *problems > 0 {
-            bail!("{} could not be read", counted(*problems, "line"));
+        let Report { problems, unreadable, missing, .. } = report;
+        let bad = [(*problems, "line"), (*unreadable, "segment")].into_iter().filter(|(count, _)| *count > 0);
+        let bad: Vec<_> = bad.map(|(count, noun)| counted(count, noun)).collect();
+        if !bad.is_empty() {
+            bail!("{} could not be read", bad.join(" and "));
         }
         if !missing.is_empty() {
             bail!(
@@ -140,73 +217,146 @@ impl Replay {
                 if missing.len() == 1 { "a policy version was" } else { "some policy versions were" }
             );
         }
+        if report.decisions == 0 && self.choice.is_given() {
+            bail!("no recorded decision is one of those");
+        }
         let different = report.different();
         if different > 0 && (self.policy.is_none() || self.expect_same) {
             bail!("{} did not come out the same", counted(different, "decision"));
+        }
+        if self.expect_same && report.compared() == 0 {
+            bail!("nothing was compared: the policy was asked nothing");
+        }
+        if self.expect_same && self.choice.only.is_some() && report.refused > 0 {
+            bail!(
+                "{} could not be asked with the configuration they had",
+                counted(report.refused, "decision")
+            );
         }
         Ok(())
     }
 }
 
-/// Starts a runtime that allows at least what every host that wrote the segments did.
-fn runtime(segments: &[PathBuf]) -> anyhow::Result<Arc<Runtime>> {
+/// Returns what allows at least as much as both.
+fn at_least(one: Allowed, other: Allowed) -> Allowed {
+    Allowed {
+        scoring_deadline_ms: one.scoring_deadline_ms.max(other.scoring_deadline_ms),
+        claiming_deadline_ms: one.claiming_deadline_ms.max(other.claiming_deadline_ms),
+        load_deadline_ms: one.load_deadline_ms.max(other.load_deadline_ms),
+        memory_bytes: one.memory_bytes.max(other.memory_bytes),
+    }
+}
+
+/// Starts a runtime that allows at least so much, and no less than a host does by default.
+fn runtime(allowed: Allowed) -> anyhow::Result<Arc<Runtime>> {
     let defaults = Limits::default();
     let mut limits = Limits { compile_deadline: COMPILE_DEADLINE, artifact_bytes: 1 << 30, ..defaults };
-    for segment in segments {
-        let Some(header) = open(segment)?.header().cloned() else { continue };
-        let Allowed { scoring_deadline_ms, claiming_deadline_ms, load_deadline_ms, memory_bytes } =
-            header.limits;
-        for (limit, ms) in [
-            (&mut limits.scoring_deadline, scoring_deadline_ms),
-            (&mut limits.claiming_deadline, claiming_deadline_ms),
-            (&mut limits.load_deadline, load_deadline_ms),
-        ] {
-            *limit = Duration::from_millis(ms).max(*limit);
-        }
-        limits.memory_bytes = usize::try_from(memory_bytes).unwrap_or(usize::MAX).max(limits.memory_bytes);
+    let Allowed { scoring_deadline_ms, claiming_deadline_ms, load_deadline_ms, memory_bytes } = allowed;
+    for (limit, ms) in [
+        (&mut limits.scoring_deadline, scoring_deadline_ms),
+        (&mut limits.claiming_deadline, claiming_deadline_ms),
+        (&mut limits.load_deadline, load_deadline_ms),
+    ] {
+        *limit = Duration::from_millis(ms).max(*limit);
     }
+    limits.memory_bytes = usize::try_from(memory_bytes).unwrap_or(usize::MAX).max(limits.memory_bytes);
     // A version that was taken with WASI needs it again; the others do not see it.
     let options = Options { bound: Bound::Fuel(FUEL_PER_MS), wasi: true, ..Options::default() };
     Runtime::with(limits, options).context("cannot start the policy runtime")
-}
-
-fn open(path: &Path) -> anyhow::Result<Reader<BufReader<File>>> {
-    let shown = path.display();
-    let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
-    Ok(Reader::open(shown.to_string(), BufReader::new(file))?)
 }
 
 fn counted(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
+/// Where the other policy is.
+struct Other<'a> {
+    policy: &'a str,
+    config: Option<&'a Path>,
+    /// Folder of dropped policies.
+    beside: Option<PathBuf>,
+}
+
 /// A replay under way.
-struct Replaying {
+struct Replaying<'a> {
+    /// Allows at least what the hosts that wrote what was opened so far allowed; the versions are loaded in it.
+    runtime: Arc<Runtime>,
+    allowed: Allowed,
+    /// Where versions are looked for.
+    folders: Vec<PathBuf>,
     versions: Versions,
     again: Again,
+    other: Option<Other<'a>>,
+    /// Loaded before the first decision.
     candidate: Option<Candidate>,
     report: Report,
+    /// Whether differences are told with their reasons.
+    explains: bool,
     limit: u64,
 }
 
-impl Replaying {
-    /// Replays one segment; says whether to go on with the next.
-    fn segment(&mut self, path: &Path) -> anyhow::Result<bool> {
-        let mut reader = open(path)?;
-        let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        self.report.segments += 1;
-        for entry in reader.by_ref() {
-            if self.report.decisions >= self.limit {
-                return Ok(false);
+impl Replaying<'_> {
+    /// Says whether so many decisions were replayed as are wanted.
+    fn is_done(&self) -> bool {
+        self.report.decisions >= self.limit
+    }
+
+    /// Makes sure that policies may do what the host that wrote a segment let them.
+    fn allow(&mut self, header: Option<&Header>) -> anyhow::Result<()> {
+        let allowed = header.map_or(self.allowed, |header| at_least(self.allowed, header.limits));
+        if allowed != self.allowed {
+            self.runtime = runtime(allowed)?;
+            self.allowed = allowed;
+            // What was loaded is bounded by what was allowed then.
+            self.versions = Versions::new(&self.runtime, self.folders.clone());
+            self.again = Again::default();
+            self.candidate = None;
+        }
+        self.load_candidate()
+    }
+
+    fn load_candidate(&mut self) -> anyhow::Result<()> {
+        if let (None, Some(Other { policy, config, beside })) = (&self.candidate, &self.other) {
+            self.candidate = Some(Candidate::load(&self.runtime, policy, *config, beside.as_deref())?);
+        }
+        Ok(())
+    }
+
+    /// Replays what is chosen of one segment, if that can be read.
+    ///
+    /// Errors if a version that decided cannot be used.
+    fn segment(&mut self, path: &Path, choice: &Choice) -> anyhow::Result<()> {
+        let mut reader = match segment::open(path) {
+            Ok(Some(reader)) => reader,
+            Ok(None) => {
+                self.report.vanished += 1;
+                return Ok(());
             }
+            Err(error) => {
+                self.report.cannot_read(&error);
+                return Ok(());
+            }
+        };
+        self.allow(reader.header())?;
+        let file = file_name(path);
+        self.report.segments += 1;
+        while !self.is_done()
+            && let Some(entry) = reader.next()
+        {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error @ Error::Line { .. }) => {
                     self.report.problem(&error);
                     continue;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    self.report.cannot_read(&error.into());
+                    break;
+                }
             };
+            if !choice.takes(&entry.record) {
+                continue;
+            }
             self.report.seen(&entry.record);
             let place = Place { file: &file, line: entry.line };
             match &self.candidate {
@@ -215,7 +365,7 @@ impl Replaying {
             }
         }
         self.report.torn += u64::from(reader.is_torn());
-        Ok(true)
+        Ok(())
     }
 
     /// Lets the version that decided do it again, or the fallback where that one did.
@@ -226,7 +376,11 @@ impl Replaying {
         let is_repeatable = matches!(course.outcome.name(), "trap" | "illegal" | "error");
         if !course.is_by_policy {
             self.report.answered_by_fallback(record);
-            self.report.compared(place, record, &recorded, &Ok(again::native(record)), None);
+            let native = Ok(again::native(record));
+            let difference = self.report.came_out(place, record, &recorded, &native, None);
+            if let Some(difference) = difference.filter(|_| self.explains) {
+                tell_why(difference, record, None, &native, None);
+            }
         }
         let loaded = match &course.asked {
             Some(identity) if course.is_by_policy || is_repeatable => match self.versions.find(identity)? {
@@ -245,7 +399,10 @@ impl Replaying {
         if course.is_by_policy {
             let is_sampled = self.report.decisions % FRESH_EVERY == 1;
             let alone = is_sampled.then(|| again::alone(&loaded, record));
-            self.report.compared(place, record, &recorded, &answer, alone.as_ref());
+            let difference = self.report.came_out(place, record, &recorded, &answer, alone.as_ref());
+            if let Some(difference) = difference.filter(|_| self.explains) {
+                tell_why(difference, record, Some(&loaded), &answer, Some(&loaded));
+            }
         } else {
             let failed_again = answer.err().is_some_and(|failure| failure.outcome() == course.outcome);
             self.report.failed(record, Some(failed_again));
@@ -260,20 +417,105 @@ impl Replaying {
             self.report.not_asked(record);
             return Ok(());
         }
-        let loaded = candidate.configured(record.course().asked.as_deref())?;
+        let course = record.course();
+        let loaded = match candidate.configured(course.asked.as_deref())? {
+            Ok(loaded) => loaded,
+            Err(why) => {
+                self.report.refused(record, why);
+                return Ok(());
+            }
+        };
         let answer = self.again.ask(&loaded, record);
-        self.report.compared(place, record, &Answer::recorded(record), &answer, None);
+        let difference = self.report.came_out(place, record, &Answer::recorded(record), &answer, None);
+        let Some(difference) = difference.filter(|_| self.explains) else { return Ok(()) };
+        let decided = match course.asked.as_ref().filter(|_| course.is_by_policy) {
+            Some(identity) => match self.versions.find(identity)? {
+                Ok(loaded) => Some(loaded),
+                // One side is better than none.
+                Err(Missing) => {
+                    difference.replayed_why = why_of(record, &answer, Some(&loaded));
+                    return Ok(());
+                }
+            },
+            None => None,
+        };
+        tell_why(difference, record, decided.as_deref(), &answer, Some(&loaded));
         Ok(())
+    }
+
+    /// Explains the decision on a line of a segment.
+    fn explain(&mut self, path: &Path, line: u64) -> anyhow::Result<Decision> {
+        let file = file_name(path);
+        let mut reader = segment::open(path)?.ok_or_else(|| anyhow!("there is no {}", path.display()))?;
+        self.allow(reader.header())?;
+        let (mut before, mut after) = (None, None);
+        for entry in reader.by_ref() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(Error::Line { line: bad, .. }) if bad != line => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if entry.line == line {
+                return self.explained(Place { file: &file, line }, &entry.record);
+            }
+            if entry.line > line {
+                after = Some(entry.line);
+                break;
+            }
+            before = Some(entry.line);
+        }
+        let near: Vec<_> = [before, after].into_iter().flatten().map(|line| line.to_string()).collect();
+        let near = match near.is_empty() {
+            true => String::new(),
+            false => format!("; the nearest are on {}", crate::words::list(&near)),
+        };
+        bail!("there is no decision on line {line} of {file}{near}")
+    }
+
+    fn explained(&mut self, place: Place<'_>, record: &Record) -> anyhow::Result<Decision> {
+        let course = record.course();
+        let version = match course.asked.as_ref().filter(|_| course.is_by_policy) {
+            Some(identity) => self.versions.find(identity)?.ok(),
+            None => None,
+        };
+        let candidate = self.candidate.as_mut().filter(|candidate| candidate.answers(record));
+        let other = match candidate {
+            Some(candidate) => {
+                Some(candidate.configured(course.asked.as_deref())?.map_err(|why| anyhow!(why))?)
+            }
+            None => None,
+        };
+        let other = other.as_deref().map(|loaded| (loaded, again::alone(loaded, record)));
+        Ok(explain::explain(place, record, version.as_deref(), other))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
 
-    #[test]
-    fn counts_are_words() {
-        assert_eq!(counted(1, "line"), "1 line");
-        assert_eq!(counted(2, "line"), "2 lines");
+/// Adds the reasons of both answers to a difference; who gave them, `None` is the fallback.
+fn tell_why(
+    difference: &mut Difference,
+    record: &Record,
+    recorded_by: Option<&Loaded>,
+    replayed: &Result<Answer, fulcrum_policy::Failure>,
+    replayed_by: Option<&Loaded>,
+) {
+    difference.recorded_why = why_of(record, &Ok(Answer::recorded(record)), recorded_by);
+    difference.replayed_why = why_of(record, replayed, replayed_by);
+}
+
+/// Says why somebody gave an answer to the scoring question; a failure and a plan speak for themselves.
+fn why_of(
+    record: &Record,
+    answer: &Result<Answer, fulcrum_policy::Failure>,
+    by: Option<&Loaded>,
+) -> Option<Why> {
+    match (record, answer) {
+        (Record::Scoring(scoring), Ok(Answer::Scoring(Some(answer)))) => {
+            Some(explain::reason(scoring, *answer, by).why)
+        }
+        _ => None,
     }
 }

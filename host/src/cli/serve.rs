@@ -87,6 +87,8 @@ fn start_logging(log: &Log) -> anyhow::Result<()> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // Else a line that cannot be written (a full disk, a reader that is gone) is told on stderr, and that panics.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     match log.format {
         Format::Text => builder.try_init(),

@@ -51,7 +51,15 @@ async fn list(
     }))
 }
 
+/// Parameters there are.
+const PARAMETERS: [&str; 4] = ["limit", "role", "group", "clientId"];
+
 fn wanted(query: &[(String, String)]) -> Result<(Filter<'_>, usize)> {
+    // A filter that is misspelt would show what was not asked for.
+    if let Some((name, _)) = query.iter().find(|(name, _)| !PARAMETERS.contains(&name.as_str())) {
+        let message = format!("unknown parameter {name:?}, expected one of {}", PARAMETERS.join(", "));
+        return Err(Error::new(StatusCode::BAD_REQUEST, "invalid_query", message));
+    }
     let role = query::text(query, "role");
     if role.is_some_and(|role| role != "scoring" && role != "claiming") {
         return Err(invalid_query("role", "\"scoring\" or \"claiming\""));
@@ -61,7 +69,8 @@ fn wanted(query: &[(String, String)]) -> Result<(Filter<'_>, usize)> {
         return Err(invalid_query("limit", &format!("1 to {LIMIT_MAX}")));
     }
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    Ok((Filter { role, group: query::text(query, "group") }, limit))
+    let (group, client_id) = (query::text(query, "group"), query::text(query, "clientId"));
+    Ok((Filter { role, group, client_id }, limit))
 }
 
 #[cfg(test)]
@@ -70,16 +79,21 @@ mod tests {
 
     #[test]
     fn queries_are_checked() {
-        let check = |text: &str, expected: Option<(Option<&str>, Option<&str>, usize)>| {
+        let check = |text: &str, expected: Option<([Option<&str>; 3], usize)>| {
             let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
             let query: Vec<_> = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-            let found = wanted(&query).ok().map(|(filter, limit)| (filter.role, filter.group, limit));
+            let found = wanted(&query)
+                .ok()
+                .map(|(filter, limit)| ([filter.role, filter.group, filter.client_id], limit));
             assert_eq!(found, expected, "{text}");
         };
-        check("", Some((None, None, 100)));
-        check("role=&group=&limit=", Some((None, None, 100)));
-        check("role=scoring&limit=1", Some((Some("scoring"), None, 1)));
-        check("role=claiming&group=g&limit=1000", Some((Some("claiming"), Some("g"), 1000)));
+        check("", Some(([None; 3], 100)));
+        check("role=&group=&limit=&clientId=", Some(([None; 3], 100)));
+        check("role=scoring&limit=1", Some(([Some("scoring"), None, None], 1)));
+        check("role=claiming&group=g&limit=1000", Some(([Some("claiming"), Some("g"), None], 1000)));
+        check("clientId=c%201", Some(([None, None, Some("c%201")], 100)));
+        check("client=c", None);
+        check("limit=1&max=2", None);
         check("role=both", None);
         check("limit=0", None);
         check("limit=1001", None);

@@ -19,7 +19,6 @@ mod query;
 pub(crate) mod sessions;
 pub(crate) mod store;
 pub(crate) mod topics;
-mod words;
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,6 @@
 //! Sessions: where should the next one go, and opening and closing them here; what flows on them has a file of its own.
 
 mod turns;
-mod why;
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_LENGTH;
 use axum::routing::{get, post};
-use fulcrum_coordinator::{Ask, Recommended};
+use fulcrum_coordinator::{Ask, Pick, Recommended};
 use fulcrum_core::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,6 +19,7 @@ use super::Result;
 use super::extract::{Json, Query};
 use super::instances::{flag, invalid_query, parameter};
 use crate::app::Services;
+use crate::why;
 
 /// Most candidates a client may ask for.
 const LIMIT_MAX: usize = 100;
@@ -43,11 +43,12 @@ async fn recommend(
         labels: &wish.labels,
         limit: wish.limit,
         explain: wish.explain,
+        dry_run: wish.dry_run,
         own_sessions: services.sessions.count_of(wish.client_id, services.clock.now()),
         traffic: services.meter.client(wish.client_id, services.clock.nanos()),
     };
     let answer = services.balancer.recommend(&ask);
-    Ok(Json(RecommendBody::new(&answer, wish.limit.is_some(), wish.explain)))
+    Ok(Json(RecommendBody::new(&answer, &wish)))
 }
 
 /// What a query asks for.
@@ -58,12 +59,16 @@ struct Wish<'a> {
     labels: Vec<(String, String)>,
     limit: Option<usize>,
     explain: bool,
+    dry_run: bool,
 }
 
 impl<'a> Wish<'a> {
     /// Reads a query: lists may be repeated or comma-separated, unknown parameters are ignored.
     fn read(query: &'a [(String, String)]) -> Result<Self> {
-        let mut wish = Self { explain: flag(query, "explain")?, ..Self::default() };
+        let dry_run = flag(query, "dryRun")?;
+        // Whoever asks what would be chosen wants to know why.
+        let explain = flag(query, "explain")? || dry_run;
+        let mut wish = Self { explain, dry_run, ..Self::default() };
         for (name, value) in query {
             let items = || value.split(',').map(str::trim).filter(|item| !item.is_empty());
             match &**name {
@@ -100,6 +105,12 @@ struct RecommendBody {
     score: Option<f64>,
     policy: String,
     digest: String,
+    /// Only if the version has a configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_digest: Option<String>,
+    /// Only if it is one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     candidates: Option<Vec<CandidateBody>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,9 +136,9 @@ struct ScorePartsBody {
 }
 
 impl RecommendBody {
-    fn new(answer: &Recommended, lists: bool, explains: bool) -> Self {
+    fn new(answer: &Recommended, wish: &Wish<'_>) -> Self {
         let candidates = || answer.candidates.iter();
-        let listed = lists.then(|| {
+        let listed = wish.limit.is_some().then(|| {
             let body = |candidate: &fulcrum_coordinator::Candidate| CandidateBody {
                 instance_url: format!("http://{}", candidate.address),
                 instance_id: candidate.id.to_string(),
@@ -135,7 +146,7 @@ impl RecommendBody {
             };
             candidates().map(body).collect()
         });
-        let score_parts = explains.then(|| {
+        let score_parts = wish.explain.then(|| {
             let body = |candidate: &fulcrum_coordinator::Candidate| ScorePartsBody {
                 instance_id: candidate.id.to_string(),
                 score: candidate.score.get(),
@@ -153,9 +164,11 @@ impl RecommendBody {
             score: pick.map(|pick| pick.score.get()),
             policy: pick.map(|pick| pick.policy().to_owned()).unwrap_or_default(),
             digest: pick.map(|pick| pick.digest().to_owned()).unwrap_or_default(),
+            config_digest: pick.and_then(Pick::config_digest),
+            dry_run: wish.dry_run,
             candidates: listed,
             score_parts,
-            why: explains.then(|| why::why(pick, answer.grounds.as_ref())),
+            why: wish.explain.then(|| why::why(pick, answer.grounds.as_ref())),
         }
     }
 }
@@ -204,8 +217,9 @@ async fn close(
 mod tests {
     use std::sync::Arc;
 
-    use fulcrum_coordinator::{Candidate, Pick};
+    use fulcrum_coordinator::Candidate;
     use fulcrum_core::Score;
+    use fulcrum_policy::seat::Identity;
 
     use super::*;
 
@@ -232,8 +246,11 @@ mod tests {
             labels: vec![pair("k", "v:w"), pair("gpu", ""), pair("z", "1")],
             limit: Some(100),
             explain: true,
+            dry_run: false,
         };
         assert_eq!(Wish::read(&asked), Ok(expected));
+        let dry = Wish { explain: true, dry_run: true, ..Wish::default() };
+        assert_eq!(Wish::read(&query(&[("dryRun", "1")])), Ok(dry));
         assert_eq!(Wish::read(&[]), Ok(Wish::default()));
         assert_eq!(
             Wish::read(&query(&[("clientId", ""), ("explain", "0"), ("exclude", "")])),
@@ -248,6 +265,7 @@ mod tests {
             ("limit", ""),
             ("label", "k"),
             ("explain", "yes"),
+            ("dryRun", "yes"),
             ("clientId", &long),
         ] {
             let refused = Wish::read(&query(&[(name, value)])).map_err(|error| error.code()).map(|_| ());
@@ -257,8 +275,9 @@ mod tests {
 
     #[test]
     fn answers_have_the_fields_of_the_design() {
-        let json = |answer: &Recommended, lists, explains| {
-            serde_json::to_value(RecommendBody::new(answer, lists, explains)).expect("plain data")
+        let json = |answer: &Recommended, lists: bool, explains| {
+            let wish = Wish { limit: lists.then_some(9), explain: explains, ..Wish::default() };
+            serde_json::to_value(RecommendBody::new(answer, &wish)).expect("plain data")
         };
         let nobody = Recommended { instead: Some(Arc::from("http://me:1")), ..Recommended::default() };
         let empty = json!({"instanceUrl": "http://me:1", "instanceId": "", "score": null, "policy": "", "digest": ""});
@@ -282,5 +301,15 @@ mod tests {
         assert_eq!(full["scoreParts"], json!([{"instanceId": "a", "score": null, "parts": {"cpu": 2.5}}]));
         assert_eq!(full["why"]["terms"], json!([]));
         assert_eq!(json(&nobody, true, true)["why"]["terms"], json!([]));
+        // Of two versions with one component the configuration tells which it was.
+        let by = |config: &str| {
+            let identity =
+                Identity { name: "p".to_owned(), digest: "d".to_owned(), config: config.to_owned() };
+            let pick = answer.pick.clone().map(|pick| Pick { by: Some(Arc::new(identity)), ..pick });
+            Recommended { pick, ..Recommended::default() }
+        };
+        assert_eq!(json(&by("{}"), false, false).get("configDigest"), None);
+        let expected = fulcrum_policy::artifact::digest(br#"{"a":1}"#);
+        assert_eq!(json(&by(r#"{"a":1}"#), false, false)["configDigest"], expected);
     }
 }

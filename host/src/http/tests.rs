@@ -1,5 +1,9 @@
 //! The edge with small routers of its own: every refusal is JSON with a code.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
 use super::*;
 use axum::http::HeaderValue;
 use axum::routing::{get, post};
@@ -113,4 +117,63 @@ fn pages_of_other_origins_are_told_apart() {
     check("lb.example:8080", Some("http://lb.example:8080"), true, true);
     check("other.example", Some("https://other.example"), false, true);
     check("other.example", Some("https://evil.example"), false, false);
+}
+
+/// Returns a path with nothing in its braces: what they hold is named differently in code and documentation.
+fn nameless(path: &str) -> String {
+    let mut parts = path.split('{');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |before, part| before + "{" + part.find('}').map_or("", |at| &part[at..]))
+}
+
+/// Returns each call that a source makes a route of, for example `GET /groups/{}`. A router does not tell its routes.
+fn calls_of(source: &str) -> Vec<String> {
+    let mut calls = Vec::new();
+    for route in source.split(".route(").skip(1) {
+        // `"/path", get(one).put(other))`, or the name of a constant for the path.
+        let (path, rest) = route.split_once(',').expect("a path, and what answers there");
+        let path = path.trim();
+        let constant = format!("const {path}: &str = ");
+        let literal = source.split_once(&constant).map_or(path, |(_, value)| value);
+        let path = literal.trim_start_matches('"').split('"').next().unwrap_or_default();
+        let methods = rest.split("))").next().unwrap_or_default();
+        for method in methods.split('.').filter_map(|method| method.trim().split('(').next()) {
+            calls.push(format!("{} {}", method.to_uppercase(), nameless(path)));
+        }
+    }
+    calls
+}
+
+/// Returns the calls of every source of this room.
+fn calls() -> BTreeSet<String> {
+    let mut calls = BTreeSet::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("the sources are there") {
+            let path = entry.expect("it can be listed").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !path.ends_with("http/tests.rs") {
+                calls.extend(calls_of(&fs::read_to_string(&path).expect("a source is text")));
+            }
+        }
+    }
+    calls
+}
+
+#[test]
+fn every_call_is_in_the_docs() {
+    let calls = calls();
+    assert!(calls.len() > 50, "{calls:?}");
+    let docs = include_str!("../../../docs/HTTP.md");
+    let (table, _) = docs.split_once("## What all calls share").expect("the table of calls ends there");
+    let mut told: BTreeSet<String> = docs.split('`').map(nameless).collect();
+    for heading in docs.lines().filter_map(|line| line.strip_prefix("### ")) {
+        assert!(calls.contains(&nameless(heading)), "there is no call {heading}");
+        told.insert(nameless(heading));
+        let anchor = heading.to_lowercase().replace(' ', "-").replace(['/', '{', '}'], "");
+        assert!(table.contains(&format!("](#{anchor})")), "{heading} is not in the table of calls");
+    }
+    let untold: Vec<_> = calls.difference(&told).collect();
+    assert!(untold.is_empty(), "docs/HTTP.md does not tell of {untold:?}");
 }

@@ -2,19 +2,22 @@
 //!
 //! Files are `decisions-NNNNNNNNNN.jsonl`, numbered in the order they were begun, so that names sort by age. Invariants:
 //! a file is only ever appended to by the host that began it, and never again after a failure or a restart, so that a
-//! torn line can only be the last of a file; the files together never have more than `bytes_max` bytes.
+//! torn line can only be the last of a file; the files together never have more than `bytes_max` bytes. What has such a
+//! name and is no regular file is neither counted nor touched.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use fulcrum_policy::journal::SEGMENT_BYTES_MAX;
+
 const PREFIX: &str = "decisions-";
 const SUFFIX: &str = ".jsonl";
 /// Segments that fill the bound.
 const SEGMENTS: u64 = 16;
 
-/// Returns the segments in a folder, oldest first; other files are not looked at.
+/// Returns what has the name of a segment in a folder, oldest first, be it a file or not.
 pub fn segments_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(numbers(folder)?.into_iter().map(|number| path(folder, number)).collect())
 }
@@ -40,10 +43,17 @@ impl Segments {
     pub(super) fn open(folder: PathBuf, bytes_max: u64) -> io::Result<Self> {
         make(&folder)?;
         let mut finished = VecDeque::new();
-        for number in numbers(&folder)? {
-            finished.push_back((number, fs::metadata(path(&folder, number))?.len()));
+        let numbers = numbers(&folder)?;
+        for &number in &numbers {
+            match fs::symlink_metadata(path(&folder, number)) {
+                Ok(found) if found.is_file() => finished.push_back((number, found.len())),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
-        let next = finished.back().map_or(1, |(number, _)| number + 1);
+        // A name that is taken is taken, whatever by.
+        let next = numbers.last().map_or(1, |number| number.saturating_add(1));
         let mut segments = Self { folder, bytes_max, finished, current: None, next };
         segments.make_room(0)?;
         Ok(segments)
@@ -51,12 +61,18 @@ impl Segments {
 
     /// Returns the size of one segment; a decision that is larger has one of its own.
     pub(super) fn segment_bytes(&self) -> u64 {
-        self.bytes_max / SEGMENTS
+        (self.bytes_max / SEGMENTS).min(SEGMENT_BYTES_MAX)
     }
 
     /// Returns the length of the segment being written, 0 if there is none.
     pub(super) fn len(&self) -> u64 {
         self.current.as_ref().map_or(0, |current| current.len)
+    }
+
+    /// Says whether the segment being written is not in its place any more: what went there would be lost.
+    pub(super) fn is_lost(&self) -> bool {
+        let is_lost = |current: &Current| !is_in_place(&path(&self.folder, current.number), &current.file);
+        self.current.as_ref().is_some_and(is_lost)
     }
 
     /// Returns the size of all segments.
@@ -109,7 +125,9 @@ impl Segments {
             make(&self.folder)?;
             let number = self.next;
             // Whatever comes of it: a name that is taken is not tried again.
-            self.next += 1;
+            self.next = number.checked_add(1).ok_or_else(|| {
+                io::Error::other("the numbers are used up: take away the segment with the highest one")
+            })?;
             let mut options = OpenOptions::new();
             options.append(true).create_new(true);
             #[cfg(unix)]
@@ -124,12 +142,30 @@ impl Segments {
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         while self.bytes().saturating_add(bytes) > self.bytes_max {
             let Some((number, _)) = self.finished.front() else { break };
-            match fs::remove_file(path(&self.folder, *number)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            let path = path(&self.folder, *number);
+            match fs::remove_file(&path) {
+                // What is there by now may be something else, which is not counted.
+                Err(error) if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) => {
+                    return Err(error);
+                }
                 _ => drop(self.finished.pop_front()),
             }
         }
         Ok(())
+    }
+}
+
+/// Says whether an open file is still the one of that name.
+fn is_in_place(path: &Path, file: &File) -> bool {
+    let (Ok(found), Ok(open)) = (fs::symlink_metadata(path), file.metadata()) else { return false };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        (found.dev(), found.ino()) == (open.dev(), open.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        found.is_file() && found.len() == open.len()
     }
 }
 
@@ -158,6 +194,10 @@ fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
         let name = entry?.file_name();
         let middle = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
         let Some(number) = middle.and_then(|middle| middle.parse().ok()) else { continue };
+        // No host wrote the very last one: another has to come after it.
+        if number == u64::MAX {
+            continue;
+        }
         // Not what somebody wrote with other zeros: it could not be found again.
         if path(folder, number).file_name() == Some(&name) {
             numbers.push(number);

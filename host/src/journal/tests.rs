@@ -309,7 +309,7 @@ fn a_folder_that_goes_away_is_survived() {
         until(&journal, seed)
     };
     put(1);
-    // What is open is written on; the next segment finds a file in the folder's place.
+    // The next segment finds a file in the folder's place.
     fs::remove_dir_all(&path).expect("removed");
     fs::write(&path, b"not a folder").expect("written");
     let counts = put(100);
@@ -325,6 +325,102 @@ fn a_folder_that_goes_away_is_survived() {
 }
 
 #[test]
+fn what_is_removed_meanwhile_is_begun_anew() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("journal");
+    let (journal, snapshot) = (start(settings(folder.path(), 1 << 20)), snapshot());
+    let observer = journal.observer();
+    let put = |seed| {
+        observer.scored(&scored(&snapshot, seed));
+        until(&journal, seed)
+    };
+    put(1);
+    fs::remove_dir_all(&path).expect("removed");
+    put(2);
+    assert_eq!(seeds(folder.path()).0, [2], "the folder is made again at once");
+    // Another file in the place of the segment is not ours.
+    let segment = segments_of(&path).expect("the folder is there").remove(0);
+    fs::rename(&segment, folder.path().join("moved")).expect("moved");
+    fs::write(&segment, b"").expect("written");
+    put(3);
+    journal.stop();
+    assert_eq!((seeds(folder.path()).0, fs::read(&segment).expect("it is there").len()), (vec![3], 0));
+    let counts = journal.counts();
+    assert_eq!((counts.written, counts.dropped, counts.is_paused), (3, 0, false));
+}
+
+#[test]
+fn what_only_looks_like_a_segment_stops_nothing() {
+    const BYTES_MAX: u64 = 64 * 1024;
+    let check = |name: &str, is_folder: bool| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let odd = folder.path().join("journal").join(name);
+        fs::create_dir_all(odd.join("sub")).expect("made");
+        if !is_folder {
+            fs::remove_dir_all(&odd).expect("removed");
+            fs::write(&odd, b"x\n").expect("written");
+        }
+        let (journal, snapshot) = (start(settings(folder.path(), BYTES_MAX)), snapshot());
+        let observer = journal.observer();
+        for seed in 1..=600 {
+            observer.scored(&scored(&snapshot, seed));
+            if seed % 100 == 0 {
+                until(&journal, seed);
+            }
+        }
+        journal.stop();
+        let counts = journal.counts();
+        assert_eq!((counts.written, counts.dropped, counts.is_paused), (600, 0, false), "{name}");
+        assert!(counts.bytes <= BYTES_MAX && counts.bytes > BYTES_MAX / 2, "{name}: {counts:?}");
+        assert_eq!(odd.is_dir(), is_folder, "{name}");
+    };
+    check("decisions-0000000001.jsonl", true);
+    check("decisions-9999999999.jsonl", true);
+    check("decisions-18446744073709551615.jsonl", true);
+    check("decisions-18446744073709551615.jsonl", false);
+    check("decisions-9999999999.jsonl", false);
+}
+
+#[test]
+fn without_a_number_left_the_journal_pauses_until_there_is_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let last = folder.path().join("journal/decisions-18446744073709551614.jsonl");
+    fs::create_dir(folder.path().join("journal")).expect("made");
+    fs::write(&last, b"").expect("written");
+    let (clock, snapshot) = (Arc::<Still>::default(), snapshot());
+    let journal = Journal::start(settings(folder.path(), 1 << 20), clock.clone()).expect("a thread starts");
+    let observer = journal.observer();
+    observer.scored(&scored(&snapshot, 1));
+    let counts = until(&journal, 1);
+    assert_eq!((counts.written, counts.dropped, journal.counts().is_paused), (0, 1, true));
+    fs::remove_file(&last).expect("removed");
+    clock.0.fetch_add(u64::try_from(writer::RETRY.as_nanos()).expect("small"), Ordering::SeqCst);
+    observer.scored(&scored(&snapshot, 2));
+    until(&journal, 2);
+    journal.stop();
+    assert_eq!((seeds(folder.path()).0, journal.counts().is_paused), (vec![2], false));
+}
+
+#[test]
+fn a_thread_that_crashed_shows_as_paused_and_what_it_held_is_counted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (journal, snapshot) = (start(settings(folder.path(), 1 << 20)), snapshot());
+    let observer = journal.observer();
+    observer.scored(&scored(&snapshot, 1));
+    until(&journal, 1);
+    // A row that is none: no host decides so.
+    let mut bad = Arc::into_inner(scored(&snapshot, 2)).expect("it is the only one");
+    bad.decision.recommendation.row = 9;
+    observer.scored(&Arc::new(bad));
+    until(&journal, 2);
+    assert!(!observer.wants_scored(), "nobody takes it");
+    observer.claimed(&claimed("g", Vec::new()));
+    journal.stop();
+    let counts = journal.counts();
+    assert_eq!((counts.written, counts.dropped, counts.is_paused), (1, 3, true));
+}
+
+#[test]
 fn the_latest_are_shown_newest_first_and_by_what_they_are() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let journal = start(settings(folder.path(), 1 << 20));
@@ -337,7 +433,7 @@ fn the_latest_are_shown_newest_first_and_by_what_they_are() {
     }
     journal.stop();
     let check = |role, group, limit, expected: usize| {
-        let found = journal.latest(&Filter { role, group }, limit);
+        let found = journal.latest(&Filter { role, group, client_id: None }, limit);
         assert_eq!(found.len(), expected, "{role:?} {group:?}");
         found
     };
@@ -348,7 +444,7 @@ fn the_latest_are_shown_newest_first_and_by_what_they_are() {
     check(None, Some("g"), 5000, 1);
     let newest = check(None, None, 1, 1);
     let expected = serde_json::json!({ "role": "claiming", "atMs": 7, "group": "h", "reason": "join", "claims": 0,
-        "releases": 0, "nextCycleMs": null, "policy": null, "digest": null, "by": "fallback", "outcome": "open",
+        "releases": 0, "nextCycleMs": null, "policy": null, "digest": null, "config": null, "by": "fallback", "outcome": "open",
         "failure": null, "nanos": 1 });
     assert_eq!(serde_json::to_value(&newest[0]).expect("JSON"), expected);
 }

@@ -36,6 +36,8 @@ pub(super) struct Writer {
     is_begun: bool,
     /// Decisions in the segment being written, those in the buffer included.
     in_segment: u64,
+    /// Decisions counted, as written or as dropped.
+    settled: u64,
     /// When to try again, on the clock's nanoseconds; `None` while all is well.
     retry_at: Option<u64>,
 }
@@ -58,6 +60,7 @@ impl Writer {
             buffered: 0,
             is_begun: false,
             in_segment: 0,
+            settled: 0,
             retry_at: None,
         }
     }
@@ -67,9 +70,21 @@ impl Writer {
         self.attempt(|_| Ok(()));
     }
 
+    /// Returns how many decisions it counted, as written or as dropped.
+    pub(super) fn settled(&self) -> u64 {
+        self.settled
+    }
+
     /// Writes decisions; when it returns, the system has them.
     pub(super) fn write(&mut self, items: &[Item]) {
         self.latest.add(items);
+        if self.segments.as_ref().is_some_and(Segments::is_lost) {
+            let folder = &self.settings.folder;
+            tracing::warn!(folder = %folder.display(), "the segment being written was removed: another is begun");
+            self.segments = None;
+            self.buffer.clear();
+            self.next_segment();
+        }
         for item in items {
             self.add(item);
         }
@@ -160,6 +175,7 @@ impl Writer {
         let count = std::mem::take(&mut self.buffered);
         if self.attempt(|segments| segments.append(&lines)) {
             self.tally.written.fetch_add(count, Ordering::Relaxed);
+            self.settled += count;
             if self.retry_at.take().is_some() {
                 self.tally.is_paused.store(false, Ordering::Relaxed);
                 let dropped = self.tally.dropped.load(Ordering::Relaxed);
@@ -195,6 +211,8 @@ impl Writer {
             self.tally.bytes.store(segments.bytes(), Ordering::Relaxed);
         }
         let Err(error) = result else { return true };
+        // What the folder holds by the next time is looked up anew.
+        self.segments = None;
         let retry_at = self.clock.nanos().saturating_add(u64::try_from(RETRY.as_nanos()).unwrap_or(u64::MAX));
         if self.retry_at.replace(retry_at).is_none() {
             self.tally.is_paused.store(true, Ordering::Relaxed);
@@ -206,7 +224,8 @@ impl Writer {
         false
     }
 
-    fn drop_some(&self, count: u64) {
+    fn drop_some(&mut self, count: u64) {
+        self.settled += count;
         self.tally.dropped.fetch_add(count, Ordering::Relaxed);
     }
 }

@@ -117,6 +117,8 @@ pub struct Ask<'a> {
     pub limit: Option<usize>,
     /// Whether to list candidates with the parts of their scores.
     pub explain: bool,
+    /// Whether nothing is given out: what would be chosen now.
+    pub dry_run: bool,
     /// Sessions the client has open on this very host.
     pub own_sessions: u32,
     /// The client's own traffic.
@@ -147,6 +149,12 @@ impl Pick {
     #[must_use]
     pub fn digest(&self) -> &str {
         self.by.as_ref().map_or("", |by| &by.digest)
+    }
+
+    /// Returns the digest of its configuration, `None` if that is empty or the fallback decided.
+    #[must_use]
+    pub fn config_digest(&self) -> Option<String> {
+        self.by.as_ref().and_then(|by| by.config_digest())
     }
 }
 
@@ -266,7 +274,8 @@ impl Balancer {
         if known { Ok(()) } else { Err(Error::UnknownInstance { id: id.to_owned() }) }
     }
 
-    /// Chooses an instance, counts the session as given out to it and remembers it for the client.
+    /// Chooses an instance, counts the session as given out to it and remembers it for the client; or, for a dry run,
+    /// does nothing of that: the answer is the one that the same call without it would get at that moment.
     pub fn recommend(&self, ask: &Ask<'_>) -> Recommended {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -280,7 +289,10 @@ impl Balancer {
         }
         let own_row = members.row_of(&self.settings.instance_id);
         scratch.sessions(members, clients.counts(ask.client_id), own_row, ask.own_sessions);
-        *decisions += 1;
+        let number = *decisions + 1;
+        if !ask.dry_run {
+            *decisions = number;
+        }
         let request = Request {
             client_id: ask.client_id,
             session_rows: &scratch.session_rows,
@@ -289,19 +301,22 @@ impl Balancer {
             client_outflow: ask.traffic.outflow,
             avoid: &scratch.avoid,
             now_ms: now.0,
-            seed: seed::decision(self.boot_seed, *decisions),
+            seed: seed::decision(self.boot_seed, number),
         };
         let view = members.view();
         let explains = ask.explain || ask.limit.is_some();
-        let failures = |seat: &ScoringSeat| ask.explain.then(|| grounds::failures(seat.tally()));
-        let failed_before = failures(seat);
         let explanation = explains.then(|| seat.explain(view, &request, &*self.clock));
-        let explain_failed = failed_before < failures(seat);
-        let Some(decision) = seat.decide(view, &request, &*self.clock) else {
+        let asked = ask.explain.then(|| seat.asked(&request).cloned()).flatten();
+        let decision = match ask.dry_run {
+            true => seat.rehearse(view, &request, &*self.clock),
+            false => seat.decide(view, &request, &*self.clock),
+        };
+        let Some(decision) = decision else {
             return Recommended { instead: self.instead(ask), ..Recommended::default() };
         };
         let grounds = explanation.as_ref().filter(|_| ask.explain).map(|explanation| {
-            Grounds::of(members, view, request.avoid, seat, &decision, explanation, explain_failed)
+            let asked = asked.as_deref();
+            Grounds::of(members, view, request.avoid, seat, asked, &decision, explanation)
         });
         let candidates = explanation
             .map(|explanation| {
@@ -309,11 +324,15 @@ impl Balancer {
             })
             .unwrap_or_default();
         let Decision { recommendation, by, outcome } = decision;
-        seat.commit(u32::try_from(recommendation.row).expect("a verified row came as a u32"));
-        members.give_out(recommendation.row);
+        if !ask.dry_run {
+            seat.commit(u32::try_from(recommendation.row).expect("a verified row came as a u32"));
+            members.give_out(recommendation.row);
+        }
         let (id, address, serial) = members.name(recommendation.row);
-        clients.grant(ask.client_id, serial, now);
-        tracing::debug!(instance.id = &**id, outcome = outcome.name(), "session given out");
+        if !ask.dry_run {
+            clients.grant(ask.client_id, serial, now);
+            tracing::debug!(instance.id = &**id, outcome = outcome.name(), "session given out");
+        }
         let pick = Pick { id: id.clone(), address: address.clone(), score: recommendation.score, by };
         Recommended { pick: Some(pick), instead: None, candidates, grounds }
     }

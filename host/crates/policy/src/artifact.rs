@@ -235,7 +235,9 @@ impl Loaded {
         Ok(WasmClaiming::new(body.cell, exports, deadline))
     }
 
-    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+    /// Returns the runtime its instances run in.
+    #[must_use]
+    pub fn runtime(&self) -> &Arc<Runtime> {
         &self.artifact.runtime
     }
 

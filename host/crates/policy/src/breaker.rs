@@ -76,6 +76,25 @@ impl Breaker {
         self.state == State::Closed
     }
 
+    /// Says whether a call may be tried: while it is closed, and once a pause is over.
+    #[must_use]
+    pub fn allows(&self, now: Timestamp) -> bool {
+        match self.state {
+            State::Closed => true,
+            State::Open { trial_at } => trial_at <= now,
+            State::Quarantined => false,
+        }
+    }
+
+    /// Counts one call that it allowed: the trial, if the pause was just over.
+    pub fn settle(&mut self, outcome: Outcome, now: Timestamp) {
+        if self.is_closed() {
+            self.record(outcome, now);
+        } else {
+            self.trial(matches!(outcome, Outcome::Ok | Outcome::Declared), now);
+        }
+    }
+
     /// Counts one decision; returns true if this one opened the breaker.
     pub fn record(&mut self, outcome: Outcome, now: Timestamp) -> bool {
         let fill = match outcome {
@@ -156,6 +175,17 @@ mod tests {
         // One failure in nine calls is too many, one in thirty is not.
         check(&[[Ok; 8].as_slice(), &[Trap]].concat().repeat(30), true);
         check(&[[Ok; 29].as_slice(), &[Trap]].concat().repeat(100), false);
+    }
+
+    #[test]
+    fn the_call_after_a_pause_is_the_trial() {
+        let mut breaker = Breaker::without_quarantine();
+        (0..3).for_each(|_| breaker.settle(Outcome::Trap, at(100)));
+        assert_eq!([100, 101].map(|now| breaker.allows(at(now))), [false, true]);
+        breaker.settle(Outcome::Trap, at(101));
+        assert_eq!([102, 103].map(|now| breaker.allows(at(now))), [false, true]);
+        breaker.settle(Outcome::Ok, at(103));
+        assert!(breaker.is_closed() && breaker.allows(at(103)));
     }
 
     #[test]

@@ -32,6 +32,11 @@ impl WasmScoring {
     pub(crate) fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
+
+    /// Returns the fuel that the last call left; `None` where calls are bounded by time.
+    pub(crate) fn fuel_left(&self) -> Option<u64> {
+        self.cell.fuel_left()
+    }
 }
 
 impl ScoringPolicy for WasmScoring {
@@ -128,6 +133,16 @@ pub(crate) struct WasmClaiming {
 impl WasmClaiming {
     pub(crate) fn new(cell: Cell, exports: claiming::Guest, deadline: Duration) -> Self {
         Self { cell, exports, deadline }
+    }
+
+    /// Sets the deadline of later calls.
+    pub(crate) fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
+    }
+
+    /// Returns the fuel that the last call left; `None` where calls are bounded by time.
+    pub(crate) fn fuel_left(&self) -> Option<u64> {
+        self.cell.fuel_left()
     }
 
     /// Returns the memory in use, in bytes.

@@ -12,7 +12,8 @@
 //! speak of decisions. Threads and files are the host's.
 //!
 //! Invariants: what [`Reader`] returns is sound (columns have one length, rows exist, the answer names the instance it
-//! says), so that replaying it cannot panic; a line that was not written to its end counts as not there.
+//! says), so that replaying it cannot panic; a line that was not written to its end counts as not there; the memory of a
+//! [`Reader`] follows the longest line it takes, not the length of the segment.
 
 mod encoder;
 mod line;
@@ -36,6 +37,15 @@ use crate::seat::{Identity, OwnedRequest};
 
 /// Version of the format. A reader refuses another one by its number.
 pub const FORMAT: u32 = 1;
+/// Longest line, in bytes without its end: a longer one is not written, and not read.
+pub const LINE_BYTES_MAX: usize = 64 << 20;
+/// Largest segment, in bytes: a host that writes one begins the next before.
+pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+/// Policies a line can refer to: so many of the last ones before it.
+const POLICIES_KEPT: usize = 256;
+/// Rosters and snapshots it can refer to; the encoder refers to the last ones only.
+const SNAPSHOTS_KEPT: usize = 4;
 
 /// The first line of every segment: who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

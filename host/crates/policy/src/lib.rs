@@ -9,6 +9,7 @@ pub mod artifact;
 pub mod breaker;
 pub mod cache;
 pub mod claim;
+pub mod conformance;
 pub mod contract;
 pub mod failure;
 pub mod fallback;

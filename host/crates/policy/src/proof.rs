@@ -1,7 +1,8 @@
 //! The self-test a policy passes before it serves: legal answers to generated inputs, the same answers on a fresh
 //! instance, and no hidden state.
 //!
-//! The inputs are fixed: a file that passed once passes always.
+//! The inputs are fixed: a file that passed once passes always. The longer test, with hundreds of inputs, is
+//! [`conformance`](crate::conformance), which is made of the same parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,7 +167,7 @@ fn illegal(error: impl std::fmt::Display) -> Failure {
     Failure::Illegal(error.to_string())
 }
 
-fn same(a: &Proposal, b: &Proposal) -> bool {
+pub(crate) fn same(a: &Proposal, b: &Proposal) -> bool {
     a.row == b.row && a.score.to_bits() == b.score.to_bits()
 }
 
@@ -199,15 +200,15 @@ fn median_within(mut nanos: Vec<u64>, deadline: Duration) -> Result<u64, Failure
 }
 
 /// A stream of chance with a fixed start.
-struct Chance(u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(1);
         seed::mix(self.0)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 }
@@ -222,7 +223,7 @@ fn instance(id: String, chance: &mut Chance) -> Instance {
     }
 }
 
-fn snapshot(
+pub(crate) fn snapshot(
     len: usize,
     chance: &mut Chance,
     load_of: impl Fn(usize, Load) -> Option<Load>,
@@ -244,7 +245,7 @@ fn snapshot(
     ScoringSnapshot { roster, loads, roster_revision: 0 }
 }
 
-fn requests(count: usize, chance: &mut Chance) -> Vec<OwnedRequest> {
+pub(crate) fn requests(count: usize, chance: &mut Chance) -> Vec<OwnedRequest> {
     (0..count)
         .map(|number| OwnedRequest {
             client_id: format!("client-{}", chance.below(3)),
@@ -365,7 +366,7 @@ fn plan_nanos(policy: &Loaded, clock: &dyn Clock) -> Result<u64, Refusal> {
 }
 
 /// Makes a cycle of two topics; `subscribes(member, topic)`, `owner(partition)`.
-fn cycle(
+pub(crate) fn cycle(
     members: usize,
     partitions: usize,
     subscribes: impl Fn(usize, u32) -> bool,

@@ -274,6 +274,11 @@ impl Cell {
         self.store.data().memory_bytes
     }
 
+    /// Returns the fuel that the last call left; `None` where calls are bounded by time.
+    pub(crate) fn fuel_left(&self) -> Option<u64> {
+        self.store.get_fuel().ok()
+    }
+
     /// Says whether more than three quarters of the memory limit are used.
     pub(crate) fn is_nearly_full(&self) -> bool {
         self.memory_bytes() > self.runtime.limits.memory_bytes / 4 * 3

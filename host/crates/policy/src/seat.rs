@@ -14,6 +14,7 @@ use fulcrum_core::scoring::{
 use fulcrum_core::time::{Clock, Timestamp};
 
 use self::live::{Canary, Live};
+use crate::artifact;
 use crate::breaker;
 use crate::failure::{Failure, Outcome};
 use crate::fallback;
@@ -30,6 +31,40 @@ pub struct Identity {
     pub digest: String,
     /// Its effective configuration, as canonical JSON.
     pub config: String,
+}
+
+impl Identity {
+    /// Returns a short name of the version for people, see [`label`].
+    #[must_use]
+    pub fn label(&self) -> String {
+        label(&self.digest, &self.config)
+    }
+
+    /// Returns the lower-case hex sha256 of the configuration, `None` if that is empty.
+    #[must_use]
+    pub fn config_digest(&self) -> Option<String> {
+        config_digest(&self.config)
+    }
+}
+
+/// Returns a short name of a version for people: the first 8 digits of its component's digest and, unless its
+/// configuration (canonical JSON) is empty, of that one's sha256, as in `b6fb4cd9…+c0ffee12`.
+#[must_use]
+pub fn label(digest: &str, config: &str) -> String {
+    let short = |digest: &str| digest.get(..8).unwrap_or(digest).to_owned();
+    let component = short(digest);
+    match config_digest(config) {
+        None => format!("{component}…"),
+        Some(config) => format!("{component}…+{}", short(&config)),
+    }
+}
+
+/// Returns the lower-case hex sha256 of a configuration (canonical JSON), `None` if that is empty.
+fn config_digest(config: &str) -> Option<String> {
+    match config {
+        "" | "{}" | "null" => None,
+        config => Some(artifact::digest(config.as_bytes())),
+    }
 }
 
 /// One explained row: what the policy says it costs, and the named terms.
@@ -100,6 +135,8 @@ pub struct Explanation {
     pub rows: Vec<ScoreParts>,
     /// Which policy explains; `None` is the fallback.
     pub by: Option<Arc<Identity>>,
+    /// Why the policy that was asked gave no usable explanation.
+    pub failure: Option<Failure>,
 }
 
 /// An owned copy of a [`Request`], kept to try it again.
@@ -211,48 +248,53 @@ impl ScoringSeat {
             return None;
         }
         let begun = clock.nanos();
-        let Some(live) = seated(&mut self.canary, &mut self.live, request) else {
-            let recommendation = fallback::recommend(view.roster, view.loads, request)?;
-            let decision = Decision { recommendation, by: None, outcome: Outcome::Open };
-            let nanos = clock.nanos().saturating_sub(begun);
-            self.tally.record(None, Outcome::Open, nanos);
-            if self.tap.is_open() {
-                let made = Made { asked: None, failure: None, decision: &decision, nanos };
-                self.tap.hand_out(view, request, &made);
-            }
-            return Some(decision);
-        };
-        let attempt = live.attempt(view, request, |instance, committed| {
-            let proposal = instance.recommend(request, committed)?;
-            scoring::verify(view.roster, view.loads, request.avoid, proposal).map_err(|error| illegal(&error))
-        });
-        let (decision, failure) = match attempt {
-            Some(Ok(recommendation)) => {
-                let by = Some(live.factory.identity().clone());
-                (Decision { recommendation, by, outcome: Outcome::Ok }, None)
-            }
-            attempt => {
-                let failure = attempt.and_then(Result::err);
-                let outcome = failure.as_ref().map_or(Outcome::Open, Failure::outcome);
-                let recommendation = fallback::recommend(view.roster, view.loads, request)?;
-                (Decision { recommendation, by: None, outcome }, failure)
-            }
-        };
-        live.record(decision.outcome, clock.now(), &self.alarm);
+        let mut live = seated(&mut self.canary, &mut self.live, request);
+        let (decision, failure) = made(live.as_deref_mut(), view, request)?;
+        if let Some(live) = &mut live {
+            live.record(decision.outcome, clock.now(), &self.alarm);
+        }
+        let asked = live.map(|live| &live.factory);
         let nanos = clock.nanos().saturating_sub(begun);
-        self.tally.record(Some(live.factory.identity()), decision.outcome, nanos);
+        self.tally.record(asked.map(|asked| asked.identity()), decision.outcome, nanos);
         if self.tap.is_open() {
-            let asked = Some(live.factory.clone());
-            let made = Made { asked, failure: failure.as_ref(), decision: &decision, nanos };
+            let made = Made { asked: asked.cloned(), failure: failure.as_ref(), decision: &decision, nanos };
             self.tap.hand_out(view, request, &made);
         }
         Some(decision)
     }
 
-    /// Explains every row that may be chosen, cheapest first, as [`Self::decide`] would judge it.
+    /// Decides as [`Self::decide`] would, for nobody: observers do not see it and it is not counted. Only a failure counts
+    /// for the breaker, since it costs as much as any other.
+    pub fn rehearse(&mut self, view: View<'_>, request: &Request<'_>, clock: &dyn Clock) -> Option<Decision> {
+        if !scoring::any_choosable(view.loads, request.avoid) {
+            return None;
+        }
+        let mut live = seated(&mut self.canary, &mut self.live, request);
+        let (decision, failure) = made(live.as_deref_mut(), view, request)?;
+        if let Some(live) = live.filter(|_| failure.is_some()) {
+            live.record(decision.outcome, clock.now(), &self.alarm);
+        }
+        Some(decision)
+    }
+
+    /// Returns the version that a request is up to now, `None` if the seat is empty.
+    #[must_use]
+    pub fn asked(&self, request: &Request<'_>) -> Option<&Arc<Identity>> {
+        let live = match &self.canary {
+            Some(canary) if canary.takes(request) => Some(&canary.live),
+            _ => self.live.as_ref(),
+        };
+        live.map(|live| live.factory.identity())
+    }
+
+    /// Explains every row that may be chosen, cheapest first, as [`Self::decide`] would judge it. An explanation that fails
+    /// is not held against the policy's decisions.
     pub fn explain(&mut self, view: View<'_>, request: &Request<'_>, clock: &dyn Clock) -> Explanation {
-        let begun = clock.nanos();
-        if let Some(live) = seated(&mut self.canary, &mut self.live, request).filter(|live| live.explains) {
+        let now = clock.now();
+        let mut failed = None;
+        if let Some(live) = seated(&mut self.canary, &mut self.live, request)
+            .filter(|live| live.explains && live.explaining.allows(now))
+        {
             let attempt = live.attempt(view, request, |instance, committed| {
                 let Some(rows) = instance.explain(request, committed)? else { return Ok(None) };
                 scoring::verify_explanation(view.roster, view.loads, request.avoid, rows)
@@ -261,7 +303,8 @@ impl ScoringSeat {
             });
             match attempt {
                 Some(Ok(Some(rows))) => {
-                    return Explanation { rows, by: Some(live.factory.identity().clone()) };
+                    live.explaining.settle(Outcome::Ok, now);
+                    return Explanation { rows, by: Some(live.factory.identity().clone()), failure: None };
                 }
                 // An answer that was none took nothing in: what it was told is unknown.
                 Some(Ok(None)) => {
@@ -269,9 +312,8 @@ impl ScoringSeat {
                     live.forget_told();
                 }
                 Some(Err(failure)) => {
-                    live.record(failure.outcome(), clock.now(), &self.alarm);
-                    let nanos = clock.nanos().saturating_sub(begun);
-                    self.tally.record(Some(live.factory.identity()), failure.outcome(), nanos);
+                    live.explaining.settle(failure.outcome(), now);
+                    failed = Some(failure);
                 }
                 None => {}
             }
@@ -283,7 +325,7 @@ impl ScoringSeat {
         };
         let mut rows: Vec<_> = fallback::scores(view.roster, view.loads, request.avoid).map(parts).collect();
         rows.sort_by(|a, b| a.score.cmp(&b.score).then(a.row.cmp(&b.row)));
-        Explanation { rows, by: None }
+        Explanation { rows, by: None, failure: failed }
     }
 
     /// Notes that `row` was given out. The caller counts it in its own loads, without a new revision.
@@ -378,6 +420,31 @@ fn seated<'a>(
     }
 }
 
+/// Lets `live` decide, or the fallback where it cannot; returns why it could not, if it was asked.
+fn made(
+    live: Option<&mut Live>,
+    view: View<'_>,
+    request: &Request<'_>,
+) -> Option<(Decision, Option<Failure>)> {
+    let attempt = live.and_then(|live| {
+        let decided = live.attempt(view, request, |instance, committed| {
+            let proposal = instance.recommend(request, committed)?;
+            scoring::verify(view.roster, view.loads, request.avoid, proposal).map_err(|error| illegal(&error))
+        })?;
+        Some(decided.map(|recommendation| (recommendation, live.factory.identity().clone())))
+    });
+    let failure = match attempt {
+        Some(Ok((recommendation, by))) => {
+            return Some((Decision { recommendation, by: Some(by), outcome: Outcome::Ok }, None));
+        }
+        Some(Err(failure)) => Some(failure),
+        None => None,
+    };
+    let recommendation = fallback::recommend(view.roster, view.loads, request)?;
+    let outcome = failure.as_ref().map_or(Outcome::Open, Failure::outcome);
+    Some((Decision { recommendation, by: None, outcome }, failure))
+}
+
 fn illegal(illegal: &scoring::Illegal) -> Failure {
     Failure::Illegal(illegal.to_string())
 }
@@ -394,6 +461,21 @@ pub trait ScoringHost: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_have_short_names_that_tell_configurations_apart() {
+        let check = |config: &str, expected: &str| {
+            let digest = "b6fb4cd9aa".to_owned();
+            let identity = Identity { digest, config: config.to_owned(), ..Identity::default() };
+            assert_eq!(identity.label(), expected, "{config}");
+        };
+        check("{}", "b6fb4cd9…");
+        check("", "b6fb4cd9…");
+        check("null", "b6fb4cd9…");
+        check(r#"{"x":1}"#, "b6fb4cd9…+5041bf1f");
+        check(r#"{"x":2}"#, "b6fb4cd9…+5e2b030a");
+        assert_eq!(label("b6", "{}"), "b6…");
+    }
 
     #[test]
     fn what_a_policy_failed_on_is_tried_on_the_roster_that_is_there() {

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a shadow changes no live decision and holds none up: what its thread cannot keep up with is dropped and
 //! counted; all it keeps is bounded (what waits in number and bytes; groups, versions and examples in number); a
-//! candidate that keeps failing ends its shadow; a shadow keeps the version it began with, whatever becomes of the file.
+//! candidate that keeps failing ends its shadow; a shadow keeps the version it began with, whatever becomes of the file;
+//! a version is never compared with itself.
 
 mod book;
 mod claiming;
@@ -20,6 +21,7 @@ use std::thread::{JoinHandle, Thread};
 use fulcrum_core::time::Clock;
 use parking_lot::Mutex;
 use serde::Serialize;
+use serde_json::Value;
 
 use self::book::Book;
 use self::queue::Queue;
@@ -32,6 +34,7 @@ use crate::artifact::Loaded;
 use crate::contract::shape::Roles;
 use crate::manager::Manager;
 use crate::seat::{Identity, ScoringFactory as _};
+use crate::status::Status;
 use crate::tap::{Claimed, Observer, Scored};
 
 /// Shadows at the same time.
@@ -224,13 +227,38 @@ impl Shadows {
             claiming = shadow.scope.claiming,
             "shadow has begun"
         );
-        Ok(shadow.report())
+        Ok(self.report_of(&shadow))
     }
 
     /// Returns what a shadow found up to now.
     pub fn report(&self, name: &str) -> Result<Report, Error> {
         let shadow = self.cast.lock().shadows.get(name).map(|running| running.shadow.clone());
-        shadow.map(|shadow| shadow.report()).ok_or_else(|| Error::NotRunning(name.to_owned()))
+        shadow.map(|shadow| self.report_of(&shadow)).ok_or_else(|| Error::NotRunning(name.to_owned()))
+    }
+
+    fn report_of(&self, shadow: &Shadow) -> Report {
+        shadow.report(is_current(&self.manager.statuses(), &shadow.candidate))
+    }
+
+    /// Takes note of a promotion: a shadow of the very version that is in use now ends, since it would be compared with
+    /// itself. Its report stays until it is ended or begun anew, or another shadow needs the room.
+    pub fn promoted(&self, name: &str) {
+        let Some(shadow) = self.cast.lock().shadows.get(name).map(|running| running.shadow.clone()) else {
+            return;
+        };
+        let is_it = self.manager.policy(name).is_ok_and(|live| *live.identity() == shadow.candidate);
+        if !is_it || !shadow.is_running() {
+            return;
+        }
+        let _cast = self.cast.lock();
+        let observer: Arc<dyn Observer> = shadow.clone();
+        self.manager.unobserve(&observer);
+        shadow.end(State::Ended, Some("this version was promoted".to_owned()));
+        tracing::info!(
+            policy.name = name,
+            policy.digest = shadow.candidate.digest,
+            "shadow has ended: its version was promoted"
+        );
     }
 
     /// Ends a shadow and returns its last report. Blocks until its thread has ended, one call into the candidate at most;
@@ -240,7 +268,7 @@ impl Shadows {
         let Some(ended) = ended else { return Err(Error::NotRunning(name.to_owned())) };
         let shadow = ended.shadow.clone();
         self.wait(ended);
-        let report = shadow.report();
+        let report = self.report_of(&shadow);
         tracing::info!(policy.name = name, policy.digest = report.digest, "shadow has ended");
         Ok(report)
     }
@@ -248,12 +276,15 @@ impl Shadows {
     /// Returns which shadows there are, ordered by name; those that ended themselves are there until they are ended.
     #[must_use]
     pub fn list(&self) -> Vec<Summary> {
+        let statuses = self.manager.statuses();
         let cast = self.cast.lock();
         let summary = |(name, running): (&String, &Running)| {
             let shadow = &running.shadow;
             Summary {
                 name: name.clone(),
                 digest: shadow.candidate.digest.clone(),
+                config: configuration(&shadow.candidate),
+                is_current: is_current(&statuses, &shadow.candidate),
                 state: shadow.state(),
                 since_ms: shadow.since_ms,
                 scope: shadow.scope.clone(),
@@ -335,6 +366,21 @@ impl Drop for Shadows {
     }
 }
 
+/// Says whether a version is the candidate of its name, or is in use while there is no candidate.
+fn is_current(statuses: &[Status], version: &Identity) -> bool {
+    let Some(status) = statuses.iter().find(|status| status.name == version.name) else { return false };
+    let (digest, config) = match &status.candidate {
+        Some(candidate) => (&candidate.digest, &candidate.config),
+        None => (&status.digest, &status.config),
+    };
+    *digest == version.digest && *config == configuration(version)
+}
+
+/// Returns a version's configuration.
+fn configuration(version: &Identity) -> Value {
+    serde_json::from_str(&version.config).unwrap_or_default()
+}
+
 /// One shadow: what the hot path hands it, and what its thread found.
 struct Shadow {
     candidate: Arc<Identity>,
@@ -344,6 +390,8 @@ struct Shadow {
     scored: Queue<Scored>,
     claimed: Queue<Claimed>,
     scored_dropped: AtomicU64,
+    /// Decisions that were up to this very version.
+    scored_itself: AtomicU64,
     /// Dropped plans by group; plans are made on threads that may wait a moment.
     claimed_dropped: Mutex<BTreeMap<String, u64>>,
     /// Address of the snapshot that was counted last into the bytes that wait: decisions in a row share one.
@@ -371,6 +419,7 @@ impl Shadow {
             scored,
             claimed,
             scored_dropped: AtomicU64::new(0),
+            scored_itself: AtomicU64::new(0),
             claimed_dropped: Mutex::default(),
             snapshot: std::sync::atomic::AtomicUsize::new(0),
             book: Mutex::default(),
@@ -422,24 +471,26 @@ impl Shadow {
         counts
     }
 
-    fn report(&self) -> Report {
+    fn report(&self, is_current: bool) -> Report {
         // In this order: what no longer waits is in the book by then.
         let waiting = self.scored.waiting() + self.claimed.waiting();
         let state = self.state();
         let claimed_dropped = self.claimed_dropped.lock().clone();
         let scored_dropped = self.scored_dropped.load(Ordering::Relaxed);
+        let scored_itself = self.scored_itself.load(Ordering::Relaxed);
         let book = self.book.lock();
         let (groups, other_groups) = book.groups(&claimed_dropped);
         Report {
             name: self.candidate.name.clone(),
             digest: self.candidate.digest.clone(),
-            config: serde_json::from_str(&self.candidate.config).unwrap_or_default(),
+            config: configuration(&self.candidate),
+            is_current,
             state,
             reason: self.reason.lock().clone(),
             since_ms: self.since_ms,
             scope: self.scope.clone(),
             waiting,
-            scoring: self.scope.scoring.then(|| book.scoring(scored_dropped)),
+            scoring: self.scope.scoring.then(|| book.scoring(scored_dropped, scored_itself)),
             groups,
             other_groups,
         }
@@ -459,6 +510,11 @@ impl Observer for Shadow {
     }
 
     fn scored(&self, scored: &Arc<Scored>) {
+        let is_it = |asked: &Arc<Identity>| Arc::ptr_eq(asked, &self.candidate) || *asked == self.candidate;
+        if scored.asked.as_ref().is_some_and(|asked| is_it(asked.identity())) {
+            self.scored_itself.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let address = Arc::as_ptr(&scored.snapshot).addr();
         let is_new = self.snapshot.swap(address, Ordering::Relaxed) != address;
         if !self.scored.put(scored.clone(), bytes_of_scored(scored, is_new)) {

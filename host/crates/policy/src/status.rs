@@ -37,6 +37,8 @@ pub enum State {
     Refused,
     /// There is nothing but a candidate.
     Candidate,
+    /// It was removed; versions to return to are kept.
+    Removed,
 }
 
 /// Why the newest file of a policy is not in use.
@@ -66,6 +68,54 @@ pub struct Candidate {
     /// What keeps it from being used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// That it served already and was taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taken_back: Option<TakenBack>,
+}
+
+/// That the host took a version back by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TakenBack {
+    /// How it failed.
+    pub reason: String,
+    /// When, in milliseconds since 1970.
+    pub at: u64,
+}
+
+/// What made a version come into use, or leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// A promotion.
+    Promoted,
+    /// A push straight into use.
+    Pushed,
+    /// A file in the policies folder.
+    Dropped,
+    /// Its file was removed.
+    Removed,
+    /// A rollback by hand.
+    RolledBack,
+    /// The host took it back: it failed on trial.
+    TakenBack,
+    /// The host took back what had replaced it.
+    Returned,
+    /// It kept failing.
+    Quarantined,
+}
+
+/// Why a version is not in use any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Left {
+    /// What made it leave: the way its successor came, where there is one.
+    pub by: Way,
+    /// More about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When, in milliseconds since 1970.
+    pub at: u64,
 }
 
 /// A version that can be returned to.
@@ -84,6 +134,12 @@ pub struct Kept {
     pub in_use: bool,
     /// When it came into use last, in milliseconds since 1970; `None` if that is not known.
     pub at: Option<u64>,
+    /// How it came into use last, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub came_by: Option<Way>,
+    /// Why it is not in use any more, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<Left>,
 }
 
 /// How a promotion stands.
@@ -94,8 +150,10 @@ pub enum PromotionState {
     Running,
     /// It has stood the trial.
     Passed,
-    /// It was taken back.
+    /// The host took it back, because it failed.
     Returned,
+    /// Somebody took it back.
+    RolledBack,
     /// Something else came into use before the end.
     Superseded,
 }
@@ -108,6 +166,7 @@ impl PromotionState {
             Self::Running => "running",
             Self::Passed => "passed",
             Self::Returned => "returned",
+            Self::RolledBack => "rolled-back",
             Self::Superseded => "superseded",
         }
     }
@@ -129,6 +188,8 @@ pub struct Allowance {
 pub struct Former {
     /// Digest of the component the name had; `None` if the version is the same or there was no file.
     pub digest: Option<String>,
+    /// Its configuration, if there was a file.
+    pub config: Option<serde_json::Value>,
     /// What was bound otherwise.
     pub bindings: Rebind,
 }
@@ -209,6 +270,8 @@ pub struct CanaryStatus {
     pub share: f64,
     /// Digest of its component.
     pub digest: String,
+    /// Its configuration.
+    pub config: serde_json::Value,
     /// Decisions it was asked for since its budget began anew.
     pub asked: u32,
     /// How many of them failed.
@@ -346,8 +409,10 @@ pub struct Report {
 pub struct Ended {
     /// Promotions that stood their trial.
     pub passed: u64,
-    /// Promotions that were taken back.
+    /// Promotions that the host took back.
     pub returned: u64,
+    /// Promotions that were rolled back by hand.
+    pub rolled_back: u64,
     /// Promotions that something else overtook.
     pub superseded: u64,
     /// Canaries that were taken out because they failed.

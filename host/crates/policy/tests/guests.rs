@@ -88,8 +88,11 @@ fn every_sin_is_contained_and_named() {
         let clock = TestClock::default();
         let view = view(&roster, &loads);
         if stage == "explain" {
-            let explanation = seat.explain(view, &armed, &clock);
-            assert_eq!((explanation.by, explanation.rows.len()), (None, 2), "{name}");
+            // However often that fails, the policy goes on deciding.
+            for _ in 0..5 {
+                let explanation = seat.explain(view, &armed, &clock);
+                assert_eq!((explanation.by, explanation.rows.len()), (None, 2), "{name}");
+            }
         } else {
             let decision = seat.decide(view, &armed, &clock).unwrap();
             assert_eq!(decision.outcome.name(), expected, "{name}");

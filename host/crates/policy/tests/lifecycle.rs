@@ -7,14 +7,16 @@ mod fixture;
 mod support;
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fixture::Fixture;
 use fulcrum_core::claiming::{Cycle, Member, Reason};
 use fulcrum_policy::artifact::digest;
 use fulcrum_policy::lifecycle::{EMBEDDED, Error, Promote, TriedOn, Upload};
+use fulcrum_policy::manager::BindError;
 use fulcrum_policy::planner::Wish;
-use fulcrum_policy::status::{Canary, PromotionState, Rebind, Source, State};
+use fulcrum_policy::status::{Canary, PromotionState, Rebind, Source, State, Way};
 use fulcrum_policy::trust::{Content, PrivateKey, TrustedKeys};
 use fulcrum_policy::{Outcome, Planner};
 use serde_json::{Value, json};
@@ -208,7 +210,7 @@ fn a_folder_that_cannot_be_written_is_named_and_nothing_changes() {
             fixture.push("base", component(&guest(TRAP))),
             fixture.manager.promote("base", scoring()),
             fixture.manager.roll_back("base", None),
-            fixture.manager.remove("base", false),
+            fixture.manager.remove("base", false, Vec::new()),
         ]
     };
     for order in orders(&fixture) {
@@ -248,7 +250,7 @@ fn a_candidate_waits_over_a_restart_and_does_not_serve() {
     // A configuration goes to the candidate, not to what serves.
     fixture.push("mine", candidate(config(r#"{"a": 1}"#))).unwrap();
     assert_eq!(fixture.status("mine").candidate.unwrap().config, json!({"a": 1}));
-    assert!(matches!(fixture.manager.remove("mine", true), Err(Error::OnlyCandidate(_))));
+    assert!(matches!(fixture.manager.remove("mine", true, Vec::new()), Err(Error::OnlyCandidate(_))));
     fixture.manager.drop_candidate("mine").unwrap();
     assert!(matches!(fixture.manager.drop_candidate("mine"), Err(Error::Unknown(_))));
     fixture.manager.drop_candidate("base").unwrap();
@@ -291,7 +293,9 @@ fn rolling_back_goes_back_and_forth() {
     // What was deleted can be returned to.
     fixture.drop_file("mine.wasm", &guest(LAST));
     fixture.remove("mine.wasm");
-    assert!(fixture.manager.statuses().iter().all(|status| status.name != "mine"));
+    assert_eq!(fixture.status("mine").state, State::Removed);
+    let error = fixture.bind("mine").unwrap_err().to_string();
+    assert!(error.contains("`fulcrum policy rollback mine` brings its last one back"), "{error}");
     fixture.manager.roll_back("mine", None).unwrap();
     assert_eq!(fixture.status("mine").digest, digest(&guest(LAST)));
 }
@@ -299,21 +303,35 @@ fn rolling_back_goes_back_and_forth() {
 #[test]
 fn files_are_removed_unless_they_are_needed() {
     let fixture = Fixture::start();
-    assert!(matches!(fixture.manager.remove("base", true), Err(Error::Embedded(_))));
-    assert!(matches!(fixture.manager.remove("nobody", true), Err(Error::Unknown(_))));
+    assert!(matches!(fixture.manager.remove("base", true, Vec::new()), Err(Error::Embedded(_))));
+    assert!(matches!(fixture.manager.remove("nobody", true, Vec::new()), Err(Error::Unknown(_))));
     fixture.push("base", component(&guest(LAST))).unwrap();
-    fixture.manager.remove("base", false).unwrap();
+    fixture.manager.remove("base", false, Vec::new()).unwrap();
     assert_eq!(
         (fixture.row(), fixture.files().len(), fixture.status("base").source),
         (0, 0, Source::Embedded)
     );
     fixture.push("mine", component(&guest(LAST))).unwrap();
     fixture.bind("mine").unwrap();
-    let error = fixture.manager.remove("mine", false).unwrap_err();
+    let error = fixture.manager.remove("mine", false, Vec::new()).unwrap_err();
     assert!(matches!(&error, Error::InUse { roles, .. } if roles == &["scoring"]), "{error}");
     assert_eq!(fixture.row(), 2);
-    fixture.manager.remove("mine", true).unwrap();
+    fixture.manager.remove("mine", true, Vec::new()).unwrap();
     assert_eq!((fixture.row(), fixture.files().len()), (0, 0));
+    // It stays in sight, and comes back.
+    let status = fixture.status("mine");
+    assert_eq!((status.state, status.digest.as_str(), status.versions.len()), (State::Removed, "", 1));
+    assert_eq!(status.versions[0].left.as_ref().map(|left| left.by), Some(Way::Removed));
+    assert!(matches!(fixture.manager.remove("mine", true, Vec::new()), Err(Error::Removed(_))));
+    let error = fixture.manager.promote("mine", scoring()).unwrap_err();
+    assert!(matches!(error, Error::Removed(_)), "{error}");
+    fixture.manager.roll_back("mine", None).unwrap();
+    assert_eq!((fixture.row(), fixture.status("mine").state), (2, State::Live));
+    let own = vec!["orders".to_owned()];
+    fixture.bind("base").unwrap();
+    let error = fixture.manager.remove("mine", false, own.clone()).unwrap_err().to_string();
+    assert!(error.contains("bound to group orders (by its own setting)"), "{error}");
+    fixture.manager.remove("mine", true, own).unwrap();
 }
 
 #[test]
@@ -348,15 +366,9 @@ fn a_promoted_candidate_serves_and_stands_its_trial() {
     fixture.push("mine", candidate(component(&guest("")))).unwrap();
     fixture.manager.promote("mine", Promote::default()).unwrap();
     assert_eq!((fixture.row(), fixture.promotion("mine")), (0, PromotionState::Running));
-    fixture.drop_file("mine.wasm", &guest(TRAP));
-    assert_eq!(fixture.promotion("mine"), PromotionState::Superseded);
-    assert_eq!(
-        (fixture.manager.ended().superseded, fixture.status("mine").digest),
-        (1, digest(&guest(TRAP)))
-    );
     let fixture = Fixture::restart(fixture.stop());
     assert_eq!(fixture.manager.bindings().scoring, "mine", "what was bound at run time survives");
-    assert_eq!(fixture.promotion("mine"), PromotionState::Superseded);
+    assert_eq!(fixture.promotion("mine"), PromotionState::Running);
     assert_eq!(fixture.manager.unbind().unwrap().scoring, "base");
 }
 
@@ -385,7 +397,7 @@ fn a_failing_promotion_is_taken_back_within_its_budget() {
         assert!(reason.starts_with("2 of 3 decisions failed; the last one: trap"), "{reason}");
         assert_eq!(status.candidate.unwrap().digest, digest(&guest(TRAP)), "for its author to look at");
         assert_eq!(fixture.files().len(), usize::from(before == "file"), "{before}");
-        assert_eq!(fixture.manager.ended().returned, 1);
+        assert_eq!((fixture.manager.ended().returned, fixture.manager.ended().rolled_back), (1, 0));
         let fixture = Fixture::restart(fixture.stop());
         assert_eq!((fixture.row(), fixture.by("")), (row, by), "{before}");
         assert_eq!(fixture.promotion(name), PromotionState::Returned);
@@ -404,7 +416,7 @@ fn an_opened_breaker_ends_a_promotion_too() {
     let reason = fixture.status("base").promotion.unwrap().reason.unwrap();
     assert!(reason.contains("its breaker opened"), "{reason}");
     // It can be promoted again: it failed, but it is not in quarantine.
-    fixture.manager.promote("base", Promote::default()).unwrap();
+    fixture.manager.promote("base", Promote { again: true, ..Promote::default() }).unwrap();
     assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))));
 }
 
@@ -464,14 +476,30 @@ fn a_promotion_rolled_back_by_hand_gives_its_bindings_back() {
     fixture.manager.roll_back("mine", None).unwrap();
     assert_eq!((fixture.row(), fixture.files().len()), (0, 0));
     assert_eq!(fixture.manager.bindings().scoring, "base");
+    assert_eq!((fixture.manager.ended().rolled_back, fixture.manager.ended().returned), (1, 0));
+    let status = fixture.status("mine");
+    assert_eq!(status.promotion.unwrap().state, PromotionState::RolledBack);
+    let candidate = status.candidate.unwrap();
+    assert_eq!((candidate.digest, candidate.taken_back), (digest(&guest(LAST)), None), "nothing is lost");
+    // The second call goes forth: with its bindings, on trial anew, also after a restart.
+    let fixture = Fixture::restart(fixture.stop());
+    fixture.manager.roll_back("mine", None).unwrap();
+    let status = fixture.status("mine");
+    assert_eq!((fixture.row(), status.candidate, fixture.files().len()), (2, None, 1));
+    assert_eq!((fixture.manager.bindings().scoring.as_str(), status.promotion.unwrap().asked), ("mine", 0));
+    assert_eq!(fixture.promotion("mine"), PromotionState::Running);
+    fixture.manager.roll_back("mine", None).unwrap();
+    assert_eq!((fixture.row(), fixture.files().len()), (0, 0));
     // Only bindings: another policy that is there already, promoted and taken back.
     fixture.push("mine", component(&guest(LAST))).unwrap();
     fixture.manager.promote("mine", scoring()).unwrap();
     assert_eq!((fixture.row(), fixture.promotion("mine")), (2, PromotionState::Running));
     fixture.manager.roll_back("mine", None).unwrap();
     assert_eq!((fixture.row(), fixture.files().len()), (0, 1));
+    assert_eq!(fixture.promotion("mine"), PromotionState::RolledBack);
     // What was bound by hand since stays.
-    fixture.manager.promote("mine", scoring()).unwrap();
+    fixture.manager.roll_back("mine", None).unwrap();
+    assert_eq!((fixture.row(), fixture.promotion("mine")), (2, PromotionState::Running));
     fixture.push("other", component(&guest(TRAP))).unwrap();
     fixture.bind("other").unwrap();
     assert_eq!(fixture.promotion("mine"), PromotionState::Superseded);
@@ -481,17 +509,178 @@ fn a_promotion_rolled_back_by_hand_gives_its_bindings_back() {
 #[test]
 fn a_version_on_trial_is_no_way_back() {
     let fixture = Fixture::start();
+    let accept = || Promote { accept: true, ..Promote::default() };
+    let on_trial = |order: Result<(), Error>| match order {
+        Err(error @ Error::OnTrial { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
     fixture.push("base", candidate(component(&guest(LAST)))).unwrap();
     fixture.manager.promote("base", Promote::default()).unwrap();
+    assert_eq!(fixture.row(), 2);
+    // The same name, and another one.
     fixture.push("base", candidate(component(&guest(TRAP)))).unwrap();
-    fixture.manager.promote("base", Promote { failures_max: Some(0), ..Promote::default() }).unwrap();
-    assert_eq!(fixture.manager.ended().superseded, 1);
+    fixture.push("mine", candidate(component(&guest(TRAP)))).unwrap();
+    let error = on_trial(fixture.manager.promote("base", Promote::default()));
+    assert!(error.contains("(1 of 1000 decisions, 0 of at most 5 failures)"), "{error}");
+    assert!(error.contains("`fulcrum policy rollback base`"), "{error}");
+    on_trial(fixture.manager.promote("mine", scoring()));
+    assert_eq!((fixture.row(), fixture.promotion("base")), (2, PromotionState::Running));
+    fixture.manager.promote("mine", Promote { failures_max: Some(0), accept: true, ..scoring() }).unwrap();
+    assert_eq!((fixture.promotion("base"), fixture.manager.ended().passed), (PromotionState::Passed, 1));
     drop(fixture.decide(&armed()));
-    fixture.until("it is taken back", |fixture| fixture.promotion("base") == PromotionState::Returned);
+    fixture.until("it is taken back", |fixture| fixture.promotion("mine") == PromotionState::Returned);
+    assert_eq!((fixture.row(), fixture.by("")), (2, Some(digest(&guest(LAST)))));
+    // Of the same name.
+    fixture.manager.promote("base", Promote { failures_max: Some(0), ..accept() }).unwrap();
+    assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))));
+    fixture.push("base", candidate(component(&guest("")))).unwrap();
+    on_trial(fixture.manager.promote("base", Promote::default()));
+    fixture.manager.promote("base", accept()).unwrap();
+    assert_eq!((fixture.by(""), fixture.manager.ended().passed), (Some(digest(&guest(""))), 2));
+    let promotion = fixture.status("base").promotion.unwrap();
+    assert_eq!((promotion.state, promotion.asked), (PromotionState::Running, 1));
+    assert_eq!(promotion.from.digest, Some(digest(&guest(TRAP))));
+    // Nothing but that.
+    fixture.manager.promote("base", accept()).unwrap();
+    assert_eq!((fixture.promotion("base"), fixture.manager.ended().passed), (PromotionState::Passed, 3));
+    assert!(matches!(fixture.manager.promote("base", accept()), Err(Error::NothingToPromote(_))));
+}
+
+#[test]
+fn a_trial_goes_on_with_the_next_version() {
+    let next = [
+        ("component", component(&guest(include_str!("guests/divide.wat")))),
+        ("configuration", config(r#"{"a": 1}"#)),
+        ("file", component(&guest(include_str!("guests/nan.wat")))),
+    ];
+    for (what, upload) in next {
+        for is_by_hand in [false, true] {
+            let fixture = Fixture::start();
+            fixture.push("mine", component(&guest(LAST))).unwrap();
+            fixture.push("mine", candidate(component(&guest(TRAP)))).unwrap();
+            fixture.manager.promote("mine", Promote { failures_max: Some(0), ..scoring() }).unwrap();
+            fixture.push("mine", config(r#"{"b": 2}"#)).unwrap();
+            let _decision = fixture.row();
+            match what {
+                "file" => fixture.drop_file("mine.wasm", upload.component.as_deref().unwrap()),
+                _ => fixture.push("mine", upload.clone()).unwrap(),
+            }
+            let fixture = if is_by_hand { Fixture::restart(fixture.stop()) } else { fixture };
+            let status = fixture.status("mine");
+            let promotion = status.promotion.unwrap();
+            assert_eq!((promotion.state, promotion.asked), (PromotionState::Running, 0), "{what}");
+            assert_eq!((&promotion.digest, &promotion.config), (&status.digest, &status.config), "{what}");
+            assert_eq!(promotion.from.digest, Some(digest(&guest(LAST))), "{what}");
+            if is_by_hand {
+                fixture.manager.roll_back("mine", None).unwrap();
+            } else {
+                drop(fixture.decide(&armed()));
+                fixture.until("it is taken back", |fixture| {
+                    fixture.promotion("mine") == PromotionState::Returned
+                });
+            }
+            let status = fixture.status("mine");
+            assert_eq!((status.digest, status.config), (digest(&guest(LAST)), json!({})), "{what}");
+            assert_eq!(fixture.manager.bindings().scoring, "base", "{what}");
+        }
+    }
+    // The former version itself ends it, and so does a push when only bindings were on trial.
+    let fixture = Fixture::start();
+    fixture.push("mine", component(&guest(LAST))).unwrap();
+    fixture.manager.promote("mine", scoring()).unwrap();
+    fixture.push("mine", component(&guest(TRAP))).unwrap();
+    assert_eq!(fixture.status("mine").promotion.unwrap().from.digest, Some(digest(&guest(LAST))));
+    fixture.drop_file("mine.wasm", &guest(LAST));
+    assert_eq!((fixture.row(), fixture.promotion("mine")), (2, PromotionState::Superseded));
+    assert_eq!(fixture.manager.ended().superseded, 1);
+    assert_eq!(fixture.manager.bindings().scoring, "mine");
+}
+
+#[test]
+fn what_is_loaded_still_returns_without_a_proof() {
+    let fixture = Fixture::start();
+    fixture.push("mine", component(&guest(""))).unwrap();
+    fixture.bind("mine").unwrap();
+    fixture.push("mine", candidate(component(&guest(LAST)))).unwrap();
+    fixture.manager.promote("mine", Promote::default()).unwrap();
+    // Another configuration of the bad version does not push it out.
+    fixture.push("mine", config(r#"{"a": 1}"#)).unwrap();
+    for (row, text) in [(0, "back"), (2, "forth"), (0, "back")] {
+        let before = fixture.host.snapshots.load(Ordering::Relaxed);
+        fixture.manager.roll_back("mine", None).unwrap();
+        assert_eq!(fixture.row(), row, "{text}");
+        let proofs = fixture.host.snapshots.load(Ordering::Relaxed) - before - 1;
+        assert_eq!(proofs, 0, "only its instance is made: {text}");
+    }
+}
+
+#[test]
+fn a_bad_version_decides_nothing_while_the_former_one_is_loaded() {
+    let fixture = Fixture::start();
+    fixture.push("mine", component(&guest(""))).unwrap();
+    fixture.bind("mine").unwrap();
+    fixture.push("mine", candidate(component(&guest(LAST)))).unwrap();
+    fixture.manager.promote("mine", Promote::default()).unwrap();
+    let fixture = Fixture::restart(fixture.stop());
+    assert_eq!(fixture.by(""), Some(digest(&guest(LAST))));
+    let gate = fixture.host.gate.lock();
+    std::thread::scope(|scope| {
+        let rollback = scope.spawn(|| fixture.manager.roll_back("mine", None));
+        // It cannot be proven yet, and the bad one is out already.
+        fixture.until("the fallback decides", |fixture| fixture.by("").is_none());
+        assert!(!rollback.is_finished());
+        assert_eq!(fixture.manager.bindings().scoring, "mine");
+        drop(gate);
+        rollback.join().unwrap().unwrap();
+    });
+    assert_eq!(fixture.by(""), Some(digest(&guest(""))));
+    // When it cannot be loaded, nothing has changed.
+    let fixture = Fixture::restart(fixture.stop());
+    let kept = format!("mine.{}.wasm", digest(&guest(LAST)));
+    std::fs::remove_file(fixture.folder.path().join("keep").join(kept)).unwrap();
+    let refused = fixture.manager.roll_back("mine", Some(&digest(&guest(LAST))));
+    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+    assert_eq!(fixture.by(""), Some(digest(&guest(""))));
+}
+
+#[test]
+fn what_was_taken_back_is_promoted_again_only_if_that_is_said() {
+    let fixture = Fixture::start();
+    let once = || Promote { failures_max: Some(0), ..scoring() };
+    fixture.push("mine", candidate(component(&guest(TRAP)))).unwrap();
+    fixture.manager.promote("mine", once()).unwrap();
+    drop(fixture.decide(&armed()));
+    fixture.until("it is taken back", |fixture| fixture.promotion("mine") == PromotionState::Returned);
+    let refused = |fixture: &Fixture| {
+        let taken_back = fixture.status("mine").candidate.unwrap().taken_back.unwrap();
+        assert!(taken_back.reason.starts_with("1 of 1 decisions failed") && taken_back.at > 0);
+        let error = fixture.manager.promote("mine", once()).unwrap_err();
+        assert!(matches!(&error, Error::TakenBack { reason, .. } if *reason == taken_back.reason), "{error}");
+    };
+    refused(&fixture);
+    assert!(matches!(fixture.manager.roll_back("mine", None), Err(Error::NoFormer(_))), "not by itself");
+    let fixture = Fixture::restart(fixture.stop());
+    refused(&fixture);
+    // The same again is no better, another one is.
+    fixture.push("mine", candidate(component(&guest(TRAP)))).unwrap();
+    refused(&fixture);
+    fixture.push("mine", candidate(component(&guest(LAST)))).unwrap();
+    assert_eq!(fixture.status("mine").candidate.unwrap().taken_back, None);
+    fixture.push("mine", candidate(component(&guest(TRAP)))).unwrap();
+    refused(&fixture);
+    fixture.manager.promote("mine", Promote { again: true, ..once() }).unwrap();
+    assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))));
+    fixture.push("mine", component(&guest(LAST))).unwrap();
+    fixture.drop_file("mine.wasm", &guest(""));
+    let ways: Vec<_> = fixture
+        .status("mine")
+        .versions
+        .into_iter()
+        .map(|kept| (kept.came_by.unwrap(), kept.left.map(|left| left.by)))
+        .collect();
     assert_eq!(
-        (fixture.row(), fixture.by("")),
-        (0, Some(digest(&guest("")))),
-        "the embedded one stood its test"
+        ways,
+        [(Way::Dropped, None), (Way::Pushed, Some(Way::Dropped)), (Way::Promoted, Some(Way::Pushed)),]
     );
 }
 
@@ -597,7 +786,7 @@ fn signatures_go_with_every_version() {
     assert!(matches!(&error, Error::Refused(refusal) if refusal.code() == "signature"), "{error}");
     let error = fixture.manager.promote("base", Promote::default()).unwrap_err();
     assert!(error.to_string().contains("does not vouch"), "{error}");
-    fixture.manager.remove("base", false).unwrap();
+    fixture.manager.remove("base", false, Vec::new()).unwrap();
     assert!(fixture.files().is_empty());
 }
 
@@ -634,6 +823,157 @@ fn what_is_bound_at_run_time_yields_to_a_changed_setting() {
     assert_eq!((fixture.row(), fixture.manager.bindings().scoring.as_str()), (0, "other"));
     let fixture = Fixture::restart_with(fixture.stop(), |settings| settings.scoring = "other".to_owned());
     assert_eq!(fixture.manager.bindings().scoring, "other");
+}
+
+#[test]
+fn what_was_taken_back_is_in_use_no_more_even_if_the_former_version_is_refused() {
+    for name in ["mine", "base"] {
+        let fixture = Fixture::start();
+        fixture.push(name, component(&guest(LAST))).unwrap();
+        fixture.bind(name).unwrap();
+        fixture.push(name, candidate(component(&guest(TRAP)))).unwrap();
+        fixture.manager.promote(name, Promote { failures_max: Some(0), ..scoring() }).unwrap();
+        let folder = fixture.stop();
+        // While the host is down, something changes that the former version cannot pass.
+        let quarantined = format!("{} it crashed\n", digest(&guest(LAST)));
+        std::fs::write(folder.path().join("keep/quarantine.list"), quarantined).unwrap();
+        let fixture = Fixture::restart(folder);
+        fixture.settle();
+        assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))), "{name}: on trial still");
+        assert_eq!(fixture.decide(&armed()).outcome, Outcome::Trap, "{name}");
+        fixture.until("it is taken back", |fixture| fixture.promotion(name) == PromotionState::Returned);
+        let check = |fixture: &Fixture| {
+            fixture.settle();
+            assert_eq!(fixture.by(""), Some(digest(&guest(""))), "{name}: what is compiled in serves");
+            assert_eq!(fixture.decide(&armed()).outcome, Outcome::Ok, "{name}");
+            let status = fixture.status(name);
+            assert_ne!(status.digest, digest(&guest(TRAP)), "{name}");
+            assert!(
+                status
+                    .versions
+                    .iter()
+                    .all(|version| version.digest != digest(&guest(TRAP)) || !version.in_use)
+            );
+            assert_eq!(fixture.problem(name).as_deref(), Some("quarantined"), "{name}");
+            let promotion = status.promotion.unwrap();
+            assert_eq!(promotion.state, PromotionState::Returned, "{name}");
+            let reason = promotion.reason.unwrap();
+            assert!(reason.contains("what served before it cannot be used ("), "{reason}");
+            let serves = if name == "base" { "compiled into the host" } else { "the default policy" };
+            assert!(reason.contains(serves), "{reason}");
+            assert_eq!(status.candidate.unwrap().digest, digest(&guest(TRAP)), "for its author to look at");
+        };
+        check(&fixture);
+        check(&Fixture::restart(fixture.stop()));
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_replaced_leaves_the_others_as_they_were() {
+    let before = Upload { config: Some(r#"{"a": 1}"#.to_owned()), ..component(&guest(LAST)) };
+    let after = || Upload { config: Some(r#"{"b": 2}"#.to_owned()), ..component(&guest(TRAP)) };
+    for (place, present) in [
+        ("base.wasm.sha256", "base.json base.wasm"),
+        ("base.wasm.sig", "base.json base.wasm"),
+        ("base.json.sig", "base.json base.wasm"),
+        ("base.json", "base.wasm"),
+        ("base.wasm", "base.json"),
+    ] {
+        let fixture = Fixture::start();
+        let before = Upload {
+            component: before.component.clone().filter(|_| place != "base.wasm"),
+            config: before.config.clone().filter(|_| place != "base.json"),
+            ..Upload::default()
+        };
+        fixture.push("base", before).unwrap();
+        std::fs::create_dir(fixture.path(place)).unwrap();
+        let present: Vec<_> = present.split(' ').collect();
+        let contents =
+            || -> Vec<_> { present.iter().map(|file| std::fs::read(fixture.path(file)).unwrap()).collect() };
+        let expected = (contents(), fixture.files(), fixture.status("base").digest, fixture.row());
+        let orders = [
+            fixture.push("base", after()),
+            fixture
+                .push("base", candidate(after()))
+                .and_then(|()| fixture.manager.promote("base", scoring())),
+            fixture.manager.remove("base", true, Vec::new()),
+            fixture.manager.roll_back("base", Some(EMBEDDED)),
+        ];
+        for order in orders {
+            assert!(matches!(order, Err(Error::Folder { .. })), "{place}: {order:?}");
+        }
+        fixture.settle();
+        let found = (contents(), fixture.files(), fixture.status("base").digest, fixture.row());
+        assert_eq!(found, expected, "{place}");
+        std::fs::remove_dir(fixture.path(place)).unwrap();
+        fixture.push("base", after()).unwrap();
+        assert_eq!(fixture.files(), ["base.json", "base.wasm"], "{place}: nothing is left over");
+        assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))), "{place}");
+    }
+}
+
+#[test]
+fn what_a_kill_left_of_a_change_is_removed() {
+    let fixture = Fixture::start();
+    for file in [".base.wasm.fulcrum-old", ".base.json.fulcrum-new"] {
+        std::fs::write(fixture.path(file), b"{}").unwrap();
+    }
+    let fixture = Fixture::restart(fixture.stop());
+    assert!(fixture.files().is_empty());
+}
+
+#[test]
+fn a_spent_trial_waits_for_its_return_and_is_not_asked_meanwhile() {
+    let fixture = Fixture::start();
+    fixture.push("mine", component(&guest(LAST))).unwrap();
+    fixture.bind("mine").unwrap();
+    fixture.push("mine", candidate(component(&guest(TRAP)))).unwrap();
+    fixture.manager.promote("mine", Promote { failures_max: Some(0), ..scoring() }).unwrap();
+    // The way back is blocked.
+    std::fs::create_dir(fixture.path("mine.wasm.sha256")).unwrap();
+    assert_eq!(fixture.decide(&armed()).outcome, Outcome::Trap);
+    fixture.settle();
+    assert_eq!((fixture.promotion("mine"), fixture.by("")), (PromotionState::Running, None));
+    // The failing component with another configuration is the failing component.
+    fixture.drop_file("mine.json", b"{\"a\": 1}");
+    assert_eq!((fixture.promotion("mine"), fixture.by("")), (PromotionState::Running, None));
+    std::fs::remove_dir(fixture.path("mine.wasm.sha256")).unwrap();
+    fixture.settle();
+    fixture.until("it is taken back", |fixture| fixture.promotion("mine") == PromotionState::Returned);
+    assert_eq!((fixture.by(""), fixture.files()), (Some(digest(&guest(LAST))), vec!["mine.wasm".to_owned()]));
+    let candidate = fixture.status("mine").candidate.unwrap();
+    assert_eq!((candidate.digest, candidate.config), (digest(&guest(TRAP)), json!({})));
+}
+
+#[test]
+fn a_crash_of_the_task_is_no_success_and_the_task_goes_on() {
+    let fixture = Fixture::start();
+    let crashes = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let armed = crashes.clone();
+    fixture.manager.on_change(std::sync::Arc::new(move || {
+        assert!(!armed.swap(false, Ordering::Relaxed), "this crash is part of the test");
+    }));
+    crashes.store(true, Ordering::Relaxed);
+    let error = fixture.push("base", component(&guest(LAST))).unwrap_err();
+    assert!(error.to_string().contains("crashed"), "{error}");
+    fixture.push("base", component(&guest(TRAP))).unwrap();
+    assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))));
+    // A look at the folder, too; whether a file event or the reload is first is open.
+    crashes.store(true, Ordering::Relaxed);
+    std::fs::remove_file(fixture.path("base.wasm")).unwrap();
+    fixture.until("the task crashed and went on", |fixture| {
+        drop(fixture.manager.reload());
+        !crashes.load(Ordering::Relaxed) && fixture.manager.reload().error.is_none()
+    });
+    fixture.push("mine", component(&guest(LAST))).unwrap();
+    fixture.bind("mine").unwrap();
+    assert_eq!(fixture.row(), 2);
+    // Where there is no task any more, nothing was reloaded.
+    fixture.manager.stop();
+    let report = fixture.manager.reload();
+    assert!(report.error.is_some_and(|error| error.contains("stopping")));
+    assert!(matches!(fixture.push("base", component(&guest(TRAP))), Err(Error::Stopping)));
+    assert!(matches!(fixture.bind("base"), Err(BindError::Stopping)));
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -739,7 +1079,11 @@ fn orders_from_many_threads_end_in_one_state() {
                         0 => drop(fixture.push("base", component(bytes))),
                         1 => {
                             drop(fixture.push("base", candidate(component(bytes))));
-                            drop(fixture.manager.promote("base", Promote::default()));
+                            drop(
+                                fixture
+                                    .manager
+                                    .promote("base", Promote { accept: true, ..Promote::default() }),
+                            );
                         }
                         2 => drop(fixture.manager.roll_back("base", None)),
                         3 => {

@@ -125,7 +125,7 @@ fn other_files_in_the_folder_are_ignored() {
 #[test]
 fn binding_needs_a_usable_policy_of_the_role() {
     let fixture = Fixture::start();
-    assert!(fixture.bind("nobody").unwrap_err().to_string().contains("drop nobody.wasm"));
+    assert!(fixture.bind("nobody").unwrap_err().to_string().contains("push nobody.wasm"));
     fixture.drop_file("bad.wasm", b"(module)");
     assert!(fixture.bind("bad").unwrap_err().to_string().contains("fulcrum policy pack"));
     let claiming = wat::parse_str(include_str!("tiny.wat")).unwrap();

@@ -42,7 +42,7 @@ pub(in crate::cli) struct Bind {
 impl Bind {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         if self.reset {
-            return show(&self.client.delete(PATH)?, self.json);
+            return show(&self.client, &self.client.delete(PATH)?, self.json);
         }
         let mut body = Map::new();
         for (role, name) in [("scoring", &self.scoring), ("claiming", &self.claiming)] {
@@ -65,7 +65,7 @@ impl Bind {
         } else {
             self.client.put(PATH, &Value::Object(body))?
         };
-        show(&bindings, self.json)
+        show(&self.client, &bindings, self.json)
     }
 }
 
@@ -94,14 +94,18 @@ impl Canary {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let canary = match (self.name.as_str(), self.share) {
             ("off", None) => Value::Null,
+            (_, Some(share)) if !(share > 0.0 && share <= 1.0) => {
+                bail!("the share must be above 0 and at most 1, found {share}")
+            }
             (name, Some(share)) => json!({ "policy": name, "share": share }),
             (name, None) => bail!("say for which share of the clients, for example: canary {name} 0.1"),
         };
-        show(&self.client.put(PATH, &json!({ "canary": canary }))?, self.json)
+        let bindings = self.client.put(PATH, &json!({ "canary": canary }))?;
+        show(&self.client, &bindings, self.json)
     }
 }
 
-fn show(bindings: &Value, is_json: bool) -> anyhow::Result<()> {
+fn show(client: &Client, bindings: &Value, is_json: bool) -> anyhow::Result<()> {
     if is_json {
         return crate::cli::print_json(bindings);
     }
@@ -116,5 +120,5 @@ fn show(bindings: &Value, is_json: bool) -> anyhow::Result<()> {
         let name = lines::text(bindings, "/canary/policy").to_owned();
         rows.push(vec![format!("scoring, a share of {share} (canary)"), name]);
     }
-    crate::cli::print(&crate::cli::table(&rows))
+    crate::cli::print(&(crate::cli::table(&rows) + "\n" + &lines::serves(client)?))
 }

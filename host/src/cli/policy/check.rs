@@ -1,10 +1,12 @@
-//! `fulcrum policy check`: what a host does before a file goes live, told step by step.
+//! `fulcrum policy check`: what a host does before a file goes live, told step by step, and the conformance kit after it.
 //!
 //! Invariant: the text is made of the report that `--json` prints, so both say the same. The report is an interface:
 //! within one format fields are added, and none is renamed, removed or given another type.
 
+mod kit;
+
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use clap::Args;
@@ -13,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Mode;
+use super::shell::quoted;
 use crate::clock::RealClock;
 
 /// Number of the report's form, raised when a field goes or changes its meaning.
@@ -21,16 +24,28 @@ const FORMAT: u32 = 1;
 /// Arguments of `policy check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exits with 1 if a host would refuse the file; the text says what is wrong and what to do.")]
+Exits with 1 if a host would refuse it, or if it fails in the conformance kit; the text says what is wrong and what to do.")]
 pub(in crate::cli) struct Check {
-    /// Component file
-    file: PathBuf,
+    /// Name of an embedded policy, or a component file
+    #[arg(value_name = "NAME|FILE")]
+    policy: PathBuf,
     /// Its configuration, a JSON file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print JSON; the fields are explained in docs/POLICIES.md
     #[arg(long)]
     json: bool,
+    /// Do only what a host does before it goes live, not the conformance kit
+    #[arg(long, conflicts_with_all = ["seed", "only", "rows_max"])]
+    quick: bool,
+    #[command(flatten)]
+    kit: kit::Arguments,
+    /// Time one scoring call may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    scoring_deadline_ms: u32,
+    /// Time one plan may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    claiming_deadline_ms: u32,
     #[command(flatten)]
     mode: Mode,
 }
@@ -67,6 +82,8 @@ struct Report {
     plan_nanos: Option<u64>,
     /// Whether it explains its scores; null without the scoring role.
     explains: Option<bool>,
+    /// What the conformance kit found; null with `--quick`.
+    conformance: Option<kit::Found>,
     refusal: Option<Refused>,
 }
 
@@ -87,32 +104,77 @@ struct Refused {
 }
 
 impl Check {
-    /// Checks a file with the configuration `{}`.
-    pub(super) fn of(file: PathBuf) -> Self {
-        Self { file, config: None, json: false, mode: Mode::default() }
+    /// Does with a file what a host does, with the configuration `{}`.
+    pub(super) fn quick(file: PathBuf) -> Self {
+        let limits = Limits::default();
+        Self {
+            policy: file,
+            config: None,
+            json: false,
+            quick: true,
+            kit: kit::Arguments::default(),
+            scoring_deadline_ms: fulcrum_core::time::millis_u32(limits.scoring_deadline),
+            claiming_deadline_ms: fulcrum_core::time::millis_u32(limits.claiming_deadline),
+            mode: Mode::default(),
+        }
     }
 
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let bytes = super::read(&self.file)?;
+        let (name, bytes) = match self.policy.to_str() {
+            Some(policy) => super::find(policy)?,
+            None => (super::name_of(&self.policy), super::read(&self.policy)?),
+        };
         let config = super::configuration(self.config.as_deref())?;
-        let report = self.examine(&bytes, config)?;
+        let report = self.examine(&name, &bytes, config)?;
         if self.json {
             crate::cli::print_json(&report)?;
         } else {
             crate::cli::print(&report.text())?;
         }
-        match report.refusal {
-            Some(refusal) => bail!("a host refuses this file ({})", refusal.code),
-            None => Ok(()),
+        if let Some(refusal) = report.refusal {
+            bail!("a host refuses this file ({})", refusal.code);
+        }
+        if let Some(found) = report.conformance.filter(|found| !found.passed()) {
+            bail!("it does not conform ({})", found.codes().join(", "));
+        }
+        Ok(())
+    }
+
+    /// Returns this command without the options that say what to print and what to run.
+    fn command(&self) -> String {
+        let mut command = format!("fulcrum policy check {}", quoted(&self.policy));
+        if let Some(config) = &self.config {
+            command += &format!(" --config {}", quoted(config));
+        }
+        let limits = Limits::default();
+        for (flag, ms, default) in [
+            ("scoring", self.scoring_deadline_ms, limits.scoring_deadline),
+            ("claiming", self.claiming_deadline_ms, limits.claiming_deadline),
+        ] {
+            if Duration::from_millis(ms.into()) != default {
+                command += &format!(" --{flag}-deadline-ms {ms}");
+            }
+        }
+        if self.mode.wasi {
+            command += " --wasi";
+        }
+        command
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            scoring_deadline: Duration::from_millis(self.scoring_deadline_ms.into()),
+            claiming_deadline: Duration::from_millis(self.claiming_deadline_ms.into()),
+            ..Limits::default()
         }
     }
 
     /// Goes through the steps until one is refused. Errors if there is no runtime to try it on.
-    fn examine(&self, bytes: &[u8], config: Value) -> anyhow::Result<Report> {
-        let runtime = self.mode.runtime(Limits::default())?;
+    fn examine(&self, name: &str, bytes: &[u8], config: Value) -> anyhow::Result<Report> {
+        let runtime = self.mode.runtime(self.limits())?;
         let mut report = Report {
             format: FORMAT,
-            file: self.file.display().to_string(),
+            file: self.policy.display().to_string(),
             wasi: runtime.offers_wasi(),
             size_bytes: bytes.len(),
             ..Report::default()
@@ -131,12 +193,13 @@ impl Check {
         report.roles = Some(super::role_names(artifact.roles()));
         report.compile_ms = Some(begun.elapsed().as_secs_f64() * 1e3);
 
-        let loaded = match artifact.configured(&super::name_of(&self.file), config) {
+        let loaded = match artifact.configured(name, config) {
             Ok(loaded) => loaded,
             Err(refusal) => return Ok(report.refused("configured", &refusal)),
         };
         report.config = Some(loaded.config().clone());
-        let proven = match proof::run(&loaded, &RealClock::start()) {
+        let clock = RealClock::start();
+        let proven = match proof::run(&loaded, &clock) {
             Ok(proven) => proven,
             Err(refusal) => return Ok(report.refused("self-test", &refusal)),
         };
@@ -146,6 +209,9 @@ impl Check {
         report.plan_nanos = proven.plan_nanos;
         report.explains = artifact.roles().scoring.then_some(proven.explains);
         report.accepted = true;
+        if !self.quick {
+            report.conformance = Some(self.kit.run(&loaded, bytes, &self.command(), &clock)?);
+        }
         Ok(report)
     }
 }
@@ -180,8 +246,16 @@ impl Report {
         add("explain", self.explains.map(offered));
         let over = |nanos| format!("{} over 20 members and 200 partitions", span(nanos));
         add("plan", self.plan_nanos.map(over));
+        add("conformance", self.conformance.as_ref().map(kit::Found::summary));
         let end = match &self.refusal {
-            None => format!("{} is a policy a host accepts", self.file),
+            None => {
+                let details = self.conformance.as_ref().map(kit::Found::text).unwrap_or_default();
+                let but = match &self.conformance {
+                    Some(found) if !found.passed() => ", but it does not conform",
+                    _ => "",
+                };
+                format!("{details}{} is a policy a host accepts{but}", self.file)
+            }
             Some(refusal) => {
                 add(refusal.step, Some(format!("refused ({})", refusal.code)));
                 refusal.message.clone()
@@ -207,7 +281,10 @@ mod tests {
     use super::*;
 
     fn examined(bytes: &[u8], config: Value) -> Report {
-        Check::of(PathBuf::from("p.wasm")).examine(bytes, config).expect("the engine starts")
+        // A few cases are enough to see every field.
+        let kit = kit::Arguments::only("scoring/one-row");
+        let check = Check { quick: false, kit, ..Check::quick(PathBuf::from("p.wasm")) };
+        check.examine("p", bytes, config).expect("the engine starts")
     }
 
     /// Others read these: a name or a type that changes here needs another `FORMAT`.
@@ -237,6 +314,7 @@ mod tests {
             ("accepted", "bool", "bool"),
             ("compileMs", "number", "number"),
             ("config", "object", "null"),
+            ("conformance", "object", "null"),
             ("contract", "text", "text"),
             ("digest", "text", "text"),
             ("explains", "bool", "null"),

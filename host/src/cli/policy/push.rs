@@ -16,8 +16,8 @@ use crate::cli::client::{Client, escaped};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The host proves what it gets first, and refuses it or puts it into its policies folder and into use. Without --config
-the present configuration stays; with FILE a NAME.json, only the configuration changes. Signatures beside the files
-(FILE.sig, of `fulcrum policy sign`) are sent along.
+the present configuration stays; with FILE a NAME.json, only the configuration changes. If the version in use is on
+trial, the trial goes on with the new one. Signatures beside the files (FILE.sig, of `fulcrum policy sign`) are sent along.
 
 Examples:
   fulcrum policy push mine.wasm --candidate
@@ -72,7 +72,7 @@ impl Push {
         if self.json {
             return crate::cli::print_json(&status);
         }
-        crate::cli::print(&lines::pushed(&status, self.candidate))
+        crate::cli::print(&(lines::pushed(&status, self.candidate) + &lines::serves(&self.client)?))
     }
 }
 

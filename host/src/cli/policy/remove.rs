@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::lines;
 use super::rollback::left;
 use crate::cli::client::{Client, escaped};
 
@@ -37,6 +38,6 @@ impl Remove {
         if self.json {
             return crate::cli::print_json(&answer);
         }
-        crate::cli::print(&left(&answer))
+        crate::cli::print(&(left(&answer) + &lines::serves(&self.client)?))
     }
 }

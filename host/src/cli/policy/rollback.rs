@@ -10,7 +10,8 @@ use crate::cli::client::{Client, escaped};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Returns to the version before the one in use; a second call goes forth again. If the last thing that happened was a
-promotion, what that bound is bound as before, too. `fulcrum policy status NAME` lists the versions that are kept.
+promotion, what that bound is bound as before, too, the version is the candidate again, and going forth promotes it anew.
+What is in use decides nothing any more at once. `fulcrum policy status NAME` lists the versions that are kept.
 
 Examples:
   fulcrum policy rollback mine
@@ -21,7 +22,7 @@ pub(in crate::cli) struct Rollback {
     name: String,
     #[command(flatten)]
     client: Client,
-    /// Version to return to: the start of its digest, or `embedded`
+    /// Version to return to: the start of its digest, its name as it is printed, or `embedded`
     #[arg(long, value_name = "DIGEST")]
     to: Option<String>,
     /// Print JSON, as the host answers it
@@ -37,14 +38,22 @@ impl Rollback {
         if self.json {
             return crate::cli::print_json(&answer);
         }
-        crate::cli::print(&left(&answer))
+        crate::cli::print(&(left(&answer) + &lines::serves(&self.client)?))
     }
 }
 
 /// Says what is left of a policy.
 pub(super) fn left(answer: &Value) -> String {
     match answer.get("status").filter(|status| !status.is_null()) {
-        Some(status) => lines::in_use(status),
+        Some(status) => {
+            let candidate = status.get("candidate").filter(|candidate| !candidate.is_null());
+            let name = lines::text(status, "/name");
+            let candidate = candidate.map(|candidate| {
+                let (version, taken_back) = (lines::version(candidate), lines::taken_back(candidate));
+                format!("{name}: {version} waits as the candidate{taken_back}\n")
+            });
+            lines::in_use(status) + &candidate.unwrap_or_default()
+        }
         None => format!("{}: no version is in use\n", lines::text(answer, "/name")),
     }
 }

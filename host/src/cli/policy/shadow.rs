@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use fulcrum_policy::seat::label;
 use serde_json::Value;
 
 use super::scope::Scope;
@@ -45,6 +46,7 @@ impl Shadow {
         }
         let running = if !self.restart && self.is_there()? { Some(self.client.get(&path)?) } else { None };
         let mut report = match running {
+            Some(report) if is_of_a_former(&report) => self.anew(&path, report)?,
             Some(report) if self.scope.is_given() && !self.scope.is_that_of(&report["scope"]) => {
                 anyhow::bail!(
                     "{} has a shadow that answers something else; --restart begins one anew, without its counts",
@@ -58,9 +60,33 @@ impl Shadow {
         while self.watch && text(&report, "/state") == "running" {
             std::thread::sleep(WATCH);
             report = self.client.get(&path)?;
+            if is_of_a_former(&report) {
+                report = self.anew(&path, report)?;
+            }
             self.show(&report)?;
         }
         Ok(())
+    }
+
+    /// Begins anew with what is the candidate now, and shows the former one's counts for the last time.
+    fn anew(&self, path: &str, former: Value) -> anyhow::Result<Value> {
+        let body = match self.scope.is_given() {
+            true => Value::Object(self.scope.body()),
+            false => former.get("scope").cloned().unwrap_or_default(),
+        };
+        if !self.json {
+            crate::cli::print(&format!("{}\n", words(&former)))?;
+        }
+        let mut report = self.client.post(path, &body)?;
+        let begun = format!(
+            "{} is another version than before: its shadow begins anew, the former one's counts end here",
+            version(&report)
+        );
+        crate::cli::warn(&begun);
+        if self.json {
+            report["former"] = former;
+        }
+        Ok(report)
     }
 
     fn is_there(&self) -> anyhow::Result<bool> {
@@ -73,6 +99,17 @@ impl Shadow {
     }
 }
 
+/// Says whether a report is one of a version that is no longer the candidate.
+fn is_of_a_former(report: &Value) -> bool {
+    report.get("isCurrent") == Some(&Value::Bool(false))
+}
+
+/// Names a version: the start of its digest, and of that of its configuration if it has one.
+fn version(of: &Value) -> String {
+    let config = of.get("config").map(Value::to_string).unwrap_or_default();
+    label(text(of, "/digest"), &config)
+}
+
 /// Most examples of one target that are told in words; JSON has all of them.
 const EXAMPLES_SHOWN: usize = 3;
 /// Most partitions of one example that are told in words.
@@ -82,10 +119,12 @@ const TERMS_SHOWN: usize = 3;
 
 /// Tells a report to a person: a table of its targets, then examples.
 fn words(report: &Value) -> String {
-    let digest = text(report, "/digest").get(..12).unwrap_or_default();
-    let mut out = format!("{} {digest}: {}", text(report, "/name"), text(report, "/state"));
+    let mut out = format!("{} {}: {}", text(report, "/name"), version(report), text(report, "/state"));
     if let Some(reason) = report.pointer("/reason").and_then(Value::as_str) {
         out.push_str(&format!(", {reason}"));
+    }
+    if is_of_a_former(report) {
+        out.push_str("; a former version, no longer the candidate or in use");
     }
     let waiting = count(report, "/waiting");
     if waiting > 0 {
@@ -162,14 +201,25 @@ fn targets(report: &Value) -> Vec<(String, &Value)> {
 
 /// Says what a target was compared with and how it failed last.
 fn against(name: &str, target: &Value) -> String {
-    let versions = list(target, "/versions").iter().map(|version| {
-        let digest = text(version, "/digest").get(..12).unwrap_or_default();
-        format!("{} {digest}", text(version, "/policy")).trim_end().to_owned()
-    });
-    let versions: Vec<_> = versions.collect();
-    let mut out = format!("\n{name}: compared with {}\n", versions.join(", then "));
-    if versions.is_empty() {
-        out = format!("\n{name}: nothing to compare yet\n");
+    let versions = list(target, "/versions");
+    let mut out = match versions.is_empty() {
+        true => format!("\n{name}: nothing to compare yet\n"),
+        false => format!("\n{name}: compared with\n"),
+    };
+    for live in versions {
+        // The fallback has no version.
+        let digest =
+            if text(live, "/digest").is_empty() { String::new() } else { format!(" {}", version(live)) };
+        let counts =
+            ["same", "different", "failed"].map(|key| format!("{} {key}", count(live, &format!("/{key}"))));
+        let config =
+            live.get("config").filter(|config| config.as_object().is_some_and(|all| !all.is_empty()));
+        let config = config.map(|config| format!(", {config}")).unwrap_or_default();
+        out.push_str(&format!("  {}{digest}: {}{config}\n", text(live, "/policy"), counts.join(", ")));
+    }
+    let itself = count(target, "/itself");
+    if itself > 0 {
+        out.push_str(&format!("  not compared: {itself} that were up to this very version\n"));
     }
     if let Some(failure) = target.get("lastFailure").and_then(Value::as_str) {
         out.push_str(&format!("  last failure of the candidate: {failure}\n"));
@@ -305,13 +355,16 @@ mod tests {
         let mut live = side("a", 2.0.into(), json!([]));
         live["unexplained"] = "it does not explain itself".into();
         let report = json!({
-            "name": "new", "digest": "0123456789abcdef", "state": "failed", "reason": "it kept failing",
-            "waiting": 2,
+            "name": "new", "digest": "0123456789abcdef", "config": {}, "isCurrent": false, "state": "failed",
+            "reason": "it kept failing", "waiting": 2,
             "scoring": {
                 "compared": 10, "same": 9, "different": 1, "failed": { "trap": 2, "timeout": 1 }, "dropped": 4,
                 "lastFailure": "trap: crashed",
                 "time": { "live": { "p50Us": 1.0, "p99Us": 2500.0 }, "candidate": { "p50Us": null, "p99Us": null } },
-                "versions": [{ "policy": "old", "digest": "fedcba9876543210" }],
+                "itself": 3,
+                "versions": [{ "policy": "fallback", "digest": "", "config": null, "same": 1, "different": 0, "failed": 0 },
+                    { "policy": "old", "digest": "fedcba9876543210", "config": { "a": 1 }, "same": 8, "different": 1,
+                    "failed": 3 }],
                 "examples": [{ "number": 1, "request": { "clientId": "c" }, "live": live,
                     "candidate": side("b", 1.5.into(), explained) }],
             },
@@ -327,13 +380,16 @@ mod tests {
             "otherGroups": null,
         });
         let expected = "\
-new 0123456789ab: failed, it kept failing; 2 wait to be compared
+new 01234567…: failed, it kept failing; a former version, no longer the candidate or in use; 2 wait to be compared
 
 TARGET   COMPARED  SAME  DIFFERENT  FAILED  DROPPED  LIVE P50/P99  CANDIDATE  MOVES
 scoring  10        9     1          3       4        1.0us/2.5ms   -/-
 group g  1         0     1          0       0        -/-           -/-        3 -> 0
 
-scoring: compared with old fedcba987654
+scoring: compared with
+  fallback: 1 same, 0 different, 0 failed
+  old fedcba98…+015abd7f: 8 same, 1 different, 3 failed, {\"a\":1}
+  not compared: 3 that were up to this very version
   last failure of the candidate: trap: crashed
   difference 1, client \"c\": live chose a at 2, the candidate b at 1.5
     live: it does not explain itself

@@ -32,7 +32,9 @@ impl Status {
             _ => vec![answer],
         };
         let mut rows = vec![
-            ["NAME", "STATE", "SOURCE", "BOUND", "DIGEST", "DECISIONS", "FAILED"].map(str::to_owned).to_vec(),
+            ["NAME", "STATE", "SOURCE", "BOUND", "VERSION", "DECISIONS", "FAILED"]
+                .map(str::to_owned)
+                .to_vec(),
         ];
         let mut notes = String::new();
         for policy in &policies {
@@ -50,9 +52,10 @@ impl Status {
             let total: u64 = counts().filter_map(|(_, count)| count.as_u64()).sum();
             let ok: u64 =
                 counts().filter(|(name, _)| *name == "ok").filter_map(|(_, count)| count.as_u64()).sum();
-            let digest = text("digest").get(..12).unwrap_or_default();
+            let version = lines::label(policy);
+            let source = if version.is_empty() { "" } else { text("source") };
             rows.push(
-                [text("name"), text("state"), text("source"), &bound.join(","), digest]
+                [text("name"), text("state"), source, &bound.join(","), &version]
                     .map(str::to_owned)
                     .into_iter()
                     .chain([total.to_string(), (total - ok).to_string()])
@@ -71,8 +74,8 @@ impl Status {
                 } else {
                     format!("; it cannot be used: {problem}")
                 };
-                let version = lines::version(candidate);
-                notes.push_str(&format!("\n{}: candidate {version}{problem}\n", text("name")));
+                let (version, taken_back) = (lines::version(candidate), lines::taken_back(candidate));
+                notes.push_str(&format!("\n{}: candidate {version}{problem}{taken_back}\n", text("name")));
             }
             for line in [lines::promotion(policy), lines::canary(policy)].into_iter().flatten() {
                 notes.push_str(&format!("\n{}: {line}\n", text("name")));
@@ -93,13 +96,33 @@ fn versions(policy: &Value) -> String {
         let config = version.get("config").map(Value::to_string).unwrap_or_default();
         rows.push(vec![
             if is("inUse") { "*" } else { " " }.to_owned(),
-            lines::short(lines::text(version, "/digest")).to_owned(),
+            lines::label(version),
             if is("embedded") { "embedded" } else { lines::text(version, "/version") }.to_owned(),
             config,
+            history(version),
         ]);
     }
     if rows.is_empty() {
         return String::new();
     }
     "\nversions, the latest in use first (* is in use):\n".to_owned() + &crate::cli::table(&rows)
+}
+
+/// Says how a version came into use and why it left.
+fn history(version: &Value) -> String {
+    let when = |pointer: &str| version.pointer(pointer).and_then(Value::as_u64).map(lines::ago);
+    let words = |pointer: &str| lines::text(version, pointer).replace('-', " ");
+    let mut history = match (words("/cameBy"), when("/at")) {
+        (_, None) => return String::new(),
+        (came, Some(ago)) if came.is_empty() => format!("came {ago}"),
+        (came, Some(ago)) => format!("{came} {ago}"),
+    };
+    if let Some(ago) = when("/left/at") {
+        history.push_str(&format!("; left {ago}: {}", words("/left/by")));
+        let reason = lines::text(version, "/left/reason");
+        if !reason.is_empty() {
+            history.push_str(&format!(" ({reason})"));
+        }
+    }
+    history
 }

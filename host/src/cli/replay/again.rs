@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use fulcrum_core::claiming::{self, Plan};
-use fulcrum_core::scoring::{self, Recommendation, Roster, ScoringSnapshot};
+use fulcrum_core::scoring::{self, Recommendation, Roster, ScoreParts, ScoringSnapshot};
 use fulcrum_policy::claim::ClaimingPolicy;
 use fulcrum_policy::journal::{self, Record};
 use fulcrum_policy::seat::{Identity, ScoringFactory as _, ScoringPolicy};
@@ -159,13 +159,46 @@ fn verified(record: &journal::Scoring, proposal: scoring::Proposal) -> Result<Re
         .map_err(|illegal| Failure::Illegal(illegal.to_string()))
 }
 
-/// Asks an instance that was never asked anything: what was given out since the snapshot is part of the loads.
+/// Makes an instance that was never asked anything: what was given out since the snapshot is part of the loads.
+fn fresh(loaded: &Loaded, record: &journal::Scoring) -> Result<Box<dyn ScoringPolicy>, Failure> {
+    let mut instance = loaded.make()?;
+    instance.roster(&record.snapshot.roster)?;
+    instance.refresh(&record.loads())?;
+    Ok(instance)
+}
+
+/// Asks an instance of a version what each instance would have cost, cheapest first; `None` if it does not explain.
+pub(super) fn explain(
+    loaded: &Loaded,
+    record: &journal::Scoring,
+) -> Result<Option<Vec<ScoreParts>>, Failure> {
+    let explained = fresh(loaded, record)?.explain(&record.request.as_request(), &[])?;
+    let Some(rows) = explained else { return Ok(None) };
+    let ScoringSnapshot { roster, loads, .. } = &*record.snapshot;
+    scoring::verify_explanation(roster, loads, &record.request.avoid, rows)
+        .map(Some)
+        .map_err(|illegal| Failure::Illegal(illegal.to_string()))
+}
+
+/// Returns what each instance costs by the fallback's rule, cheapest first.
+pub(super) fn explain_native(record: &journal::Scoring) -> Vec<ScoreParts> {
+    let loads = record.loads();
+    let scores = fallback::scores(&record.snapshot.roster, &loads, &record.request.avoid);
+    let parts = |Recommendation { row, score }| ScoreParts {
+        row,
+        score,
+        parts: vec![("sessions".to_owned(), score.get())],
+    };
+    let mut rows: Vec<_> = scores.map(parts).collect();
+    rows.sort_by(|a, b| a.score.cmp(&b.score).then(a.row.cmp(&b.row)));
+    rows
+}
+
+/// Asks an instance that was never asked anything.
 pub(super) fn alone(loaded: &Loaded, record: &Record) -> Result<Answer, Failure> {
     match record {
         Record::Scoring(scoring) => {
-            let mut instance = loaded.make()?;
-            instance.roster(&scoring.snapshot.roster)?;
-            instance.refresh(&scoring.loads())?;
+            let mut instance = fresh(loaded, scoring)?;
             let proposal = instance.recommend(&scoring.request.as_request(), &[])?;
             verified(scoring, proposal).map(|found| Answer::Scoring(Some(found)))
         }

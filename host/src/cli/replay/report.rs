@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use fulcrum_core::claiming::{Cycle, Plan};
-use fulcrum_policy::Failure;
 use fulcrum_policy::journal::{Error, Record};
 use fulcrum_policy::seat::Identity;
+use fulcrum_policy::{Failure, fallback};
 use serde::Serialize;
 
 use super::again::{Answer, Likeness};
+use crate::why::Why;
+use crate::words;
 
 /// Differences and bad lines that are told one by one.
 const TOLD_MAX: usize = 10;
@@ -26,13 +28,17 @@ pub(super) struct Place<'a> {
 pub(super) struct Report {
     /// Segments looked into.
     pub(super) segments: u64,
+    /// Segments that the host removed before they were looked into.
+    pub(super) vanished: u64,
+    /// Segments that could not be read, or not to their end.
+    pub(super) unreadable: u64,
     /// Decisions read.
     pub(super) decisions: u64,
     /// Segments whose last line was not written to its end.
     pub(super) torn: u64,
     /// Lines that could not be read.
     pub(super) problems: u64,
-    /// The first of them.
+    /// The first of them, and of the segments that could not be read.
     first_problems: Vec<String>,
     /// When the first and the last one were made, in milliseconds since 1970.
     from_ms: Option<u64>,
@@ -43,9 +49,18 @@ pub(super) struct Report {
     groups: BTreeMap<String, Tally>,
     /// Decisions that were also made by a fresh instance.
     alone: u64,
+    /// Decisions whose configuration the other policy does not take; they were not asked.
+    pub(super) refused: u64,
+    /// Why it does not take the first of them.
+    first_refusal: Option<String>,
     /// Versions that were found nowhere.
     pub(super) missing: Vec<MissingVersion>,
+    /// Other choices first, then the same choice with another score, reason or next cycle.
     first_differences: Vec<Difference>,
+    #[serde(skip)]
+    changed: Vec<Difference>,
+    #[serde(skip)]
+    rescored: Vec<Difference>,
 }
 
 /// Counts of one role or group.
@@ -60,7 +75,8 @@ struct Tally {
     different: u64,
     /// Of the different ones, those that got no usable answer.
     no_answer: u64,
-    /// Could not be made again: the version is missing, or the other policy does not offer the role.
+    /// Could not be made again: the version is missing, or the other policy does not offer the role or does not take the
+    /// configuration.
     skipped: u64,
     /// Answered by the fallback then.
     by_fallback: u64,
@@ -85,14 +101,28 @@ pub(super) struct MissingVersion {
 }
 
 #[derive(Debug, Serialize)]
-struct Difference {
+#[serde(rename_all = "camelCase")]
+pub(super) struct Difference {
     file: String,
     line: u64,
     role: &'static str,
+    /// Whether the choice is the same, and only what comes with it is another one.
+    is_same_choice: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<String>,
+    /// Who decided: the policy's name, or `fallback`.
+    policy: String,
+    /// Its version, in short.
+    version: String,
     recorded: String,
+    /// Why, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) recorded_why: Option<Why>,
     replayed: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) replayed_why: Option<Why>,
 }
 
 impl Report {
@@ -107,8 +137,18 @@ impl Report {
     /// Counts a line that could not be read.
     pub(super) fn problem(&mut self, error: &Error) {
         self.problems += 1;
+        self.tell(error.to_string());
+    }
+
+    /// Counts a segment that could not be read.
+    pub(super) fn cannot_read(&mut self, error: &anyhow::Error) {
+        self.unreadable += 1;
+        self.tell(format!("{error:#}"));
+    }
+
+    fn tell(&mut self, problem: String) {
         if self.first_problems.len() < TOLD_MAX {
-            self.first_problems.push(error.to_string());
+            self.first_problems.push(problem);
         }
     }
 
@@ -148,15 +188,23 @@ impl Report {
         self.count(record, |tally| tally.skipped += 1);
     }
 
-    /// Counts how a decision came out; `alone` is what a fresh instance answered, if one was asked, too.
-    pub(super) fn compared(
+    /// Counts a decision that the other policy was not asked, as it does not take the configuration.
+    pub(super) fn refused(&mut self, record: &Record, why: String) {
+        self.not_asked(record);
+        self.refused += 1;
+        self.first_refusal.get_or_insert(why);
+    }
+
+    /// Counts how a decision came out; `alone` is what a fresh instance answered, if one was asked, too. Returns the
+    /// difference if there is one that is told.
+    pub(super) fn came_out(
         &mut self,
         place: Place<'_>,
         record: &Record,
         recorded: &Answer,
         replayed: &Result<Answer, Failure>,
         alone: Option<&Result<Answer, Failure>>,
-    ) {
+    ) -> Option<&mut Difference> {
         let likeness = |answer: &Result<Answer, Failure>| match answer {
             Ok(answer) => recorded.likeness(answer, record),
             Err(_) => Likeness::Different,
@@ -175,17 +223,44 @@ impl Report {
                 tally.no_answer += u64::from(answer.is_err());
             }
         });
-        if likeness != Likeness::Same && self.first_differences.len() < TOLD_MAX {
-            let (recorded, replayed) = words(record, recorded, answer);
-            self.first_differences.push(Difference {
-                file: place.file.to_owned(),
-                line: place.line,
-                role: role(record),
-                group: group(record).map(str::to_owned),
-                recorded,
-                replayed: format!("{how}{replayed}"),
-            });
+        let told = match likeness {
+            Likeness::Same => return None,
+            Likeness::SameChoice => &mut self.rescored,
+            Likeness::Different => &mut self.changed,
+        };
+        if told.len() >= TOLD_MAX {
+            return None;
         }
+        let (recorded, replayed) = told_apart(record, recorded, answer);
+        let course = record.course();
+        let by = course.asked.as_ref().filter(|_| course.is_by_policy);
+        told.push(Difference {
+            file: place.file.to_owned(),
+            line: place.line,
+            role: role(record),
+            is_same_choice: likeness == Likeness::SameChoice,
+            client_id: client(record).map(str::to_owned),
+            group: group(record).map(str::to_owned),
+            policy: by.map_or(fallback::NAME, |by| &by.name).to_owned(),
+            version: by.map(|by| by.label()).unwrap_or_default(),
+            recorded,
+            recorded_why: None,
+            replayed: format!("{how}{replayed}"),
+            replayed_why: None,
+        });
+        told.last_mut()
+    }
+
+    /// Puts the differences in order, once all is counted.
+    pub(super) fn finish(&mut self) {
+        self.first_differences =
+            self.changed.drain(..).chain(self.rescored.drain(..)).take(TOLD_MAX).collect();
+    }
+
+    /// Returns how many decisions were made again.
+    pub(super) fn compared(&self) -> u64 {
+        let of = |tally: &Tally| tally.same + tally.same_choice + tally.different;
+        of(&self.scoring) + of(&self.claiming)
     }
 
     /// Returns how many decisions came out in any way other.
@@ -216,6 +291,9 @@ impl Report {
         );
         if self.torn > 0 {
             out += &format!(", {} torn at the end", self.torn);
+        }
+        if self.vanished > 0 {
+            out += &format!(", {} removed by the host meanwhile", self.vanished);
         }
         out += "\n\n";
         let titles = ["", "decisions", "same", "same choice", "different", "not asked"];
@@ -254,11 +332,10 @@ impl Report {
             out +=
                 &format!("{} also made alone, on a fresh instance\n", super::counted(self.alone, "decision"));
         }
-        for Difference { file, line, role, group, recorded, replayed } in &self.first_differences {
-            let group = group.as_ref().map(|group| format!(" for {group}")).unwrap_or_default();
-            out +=
-                &format!("\n{file}:{line} {role}{group}\n  recorded  {recorded}\n  replayed  {replayed}\n");
+        if let Some(refusal) = &self.first_refusal {
+            out += &format!("{} not asked: {refusal}\n", super::counted(self.refused, "decision"));
         }
+        self.first_differences.iter().for_each(|difference| out += &difference.text());
         for MissingVersion { name, digest, decisions } in &self.missing {
             out += &format!(
                 "\nthe component of {name} {digest} is needed for {}\n",
@@ -272,10 +349,38 @@ impl Report {
     }
 }
 
+impl Difference {
+    fn text(&self) -> String {
+        let Self { file, line, role, client_id, group, policy, version, recorded, replayed, .. } = self;
+        let whom = match (client_id.as_deref(), group) {
+            (Some(""), _) => " for a client without a name".to_owned(),
+            (Some(client), _) => format!(" for client {}", words::name(client)),
+            (None, Some(group)) => format!(" for {group}"),
+            (None, None) => String::new(),
+        };
+        let same = if self.is_same_choice { ", the same choice" } else { "" };
+        let by = format!("{policy} {version}");
+        let why = |why: &Option<Why>| {
+            why.as_ref().map(|why| format!("            {}\n", why.text())).unwrap_or_default()
+        };
+        let mut out = format!("\n{file}:{line} {role}{whom}, decided by {}{same}\n", by.trim_end());
+        out += &format!("  recorded  {recorded}\n{}", why(&self.recorded_why));
+        out += &format!("  replayed  {replayed}\n{}", why(&self.replayed_why));
+        out
+    }
+}
+
 fn role(record: &Record) -> &'static str {
     match record {
         Record::Scoring(_) => "scoring",
         Record::Claiming(_) => "claiming",
+    }
+}
+
+fn client(record: &Record) -> Option<&str> {
+    match record {
+        Record::Scoring(scoring) => Some(&scoring.request.client_id),
+        Record::Claiming(_) => None,
     }
 }
 
@@ -287,7 +392,7 @@ fn group(record: &Record) -> Option<&str> {
 }
 
 /// Describes two answers that differ, by what makes the difference.
-fn words(record: &Record, recorded: &Answer, replayed: &Result<Answer, Failure>) -> (String, String) {
+fn told_apart(record: &Record, recorded: &Answer, replayed: &Result<Answer, Failure>) -> (String, String) {
     let failed = |failure: &Failure| format!("the policy {failure}");
     match (record, recorded, replayed) {
         (Record::Scoring(scoring), _, _) => {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use fulcrum_policy::artifact::digest;
 use fulcrum_policy::journal::Record;
 use fulcrum_policy::seat::Identity;
@@ -123,12 +123,29 @@ pub(super) struct Candidate {
     artifact: Arc<Artifact>,
     /// Its own configuration; `None` takes the recorded ones.
     config: Option<Value>,
-    loaded: HashMap<String, Arc<Loaded>>,
+    /// By recorded configuration: the version, or why it does not take it.
+    loaded: HashMap<String, Result<Arc<Loaded>, String>>,
 }
 
 impl Candidate {
-    pub(super) fn load(runtime: &Arc<Runtime>, policy: &str, config: Option<&Path>) -> anyhow::Result<Self> {
-        let (name, artifact) = policy::load(runtime, policy)?;
+    /// Loads it: a name is one of the folder `beside` the journal or that of an embedded policy, anything else a file.
+    pub(super) fn load(
+        runtime: &Arc<Runtime>,
+        policy: &str,
+        config: Option<&Path>,
+        beside: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let is_name = !policy.contains(['/', '.']);
+        // A dropped file goes before an embedded policy of that name, as on the host.
+        let dropped = beside.filter(|_| is_name).map(|folder| folder.join(format!("{policy}.wasm")));
+        let (name, artifact) = match dropped.filter(|path| path.is_file()) {
+            Some(path) => {
+                let artifact = Artifact::load(runtime, &policy::read(&path)?)
+                    .map_err(|refusal| anyhow!("{}: {refusal}", path.display()))?;
+                (policy.to_owned(), artifact)
+            }
+            None => policy::load(runtime, policy)?,
+        };
         let config = config.map(|path| policy::configuration(Some(path))).transpose()?;
         Ok(Self { name, artifact, config, loaded: HashMap::new() })
     }
@@ -142,8 +159,14 @@ impl Candidate {
         }
     }
 
-    /// Returns it as it is to answer a question that was up to `asked`.
-    pub(super) fn configured(&mut self, asked: Option<&Identity>) -> anyhow::Result<Arc<Loaded>> {
+    /// Returns it as it is to answer a question that was up to `asked`, or says why it does not take the recorded
+    /// configuration.
+    ///
+    /// Errors if it does not take its own one.
+    pub(super) fn configured(
+        &mut self,
+        asked: Option<&Identity>,
+    ) -> anyhow::Result<Result<Arc<Loaded>, String>> {
         let recorded = asked.map_or("{}", |asked| &asked.config);
         let key = if self.config.is_some() { "" } else { recorded };
         if let Some(loaded) = self.loaded.get(key) {
@@ -153,11 +176,17 @@ impl Candidate {
             Some(config) => config.clone(),
             None => serde_json::from_str(recorded).unwrap_or_else(|_| Value::Object(Map::new())),
         };
-        let hint = if self.config.is_some() { "" } else { "; give it one of its own with --config FILE" };
-        let loaded = self.artifact.configured(&self.name, config).map_err(|refusal| {
-            anyhow!("{} does not take the configuration {key}: {refusal}{hint}", self.name)
-        })?;
-        let loaded = Arc::new(loaded);
+        let loaded = self.artifact.configured(&self.name, config);
+        if let (Some(_), Err(refusal)) = (&self.config, &loaded) {
+            bail!("{} does not take its configuration: {refusal}", self.name);
+        }
+        let refused = |refusal| {
+            format!(
+                "{} does not take the configuration {key}: {refusal}; give it one of its own with --config FILE",
+                self.name
+            )
+        };
+        let loaded = loaded.map(Arc::new).map_err(refused);
         self.loaded.insert(key.to_owned(), loaded.clone());
         Ok(loaded)
     }

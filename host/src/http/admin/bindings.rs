@@ -87,6 +87,7 @@ fn canary(value: &Value) -> Result<Canary> {
 pub(super) fn bind_error(error: &BindError) -> Error {
     let (status, code) = match error {
         BindError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_policy"),
+        BindError::Removed(_) => (StatusCode::CONFLICT, "removed_policy"),
         BindError::OnlyCandidate(_) => (StatusCode::CONFLICT, "only_candidate"),
         BindError::Serves(_) => (StatusCode::CONFLICT, "already_serves"),
         BindError::Share => (StatusCode::BAD_REQUEST, "invalid_body"),

@@ -5,7 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::routing::{post, put};
-use fulcrum_coordinator::groups::check_name;
+use fulcrum_coordinator::groups::{self, check_name};
 use fulcrum_policy::lifecycle::{self, Promote, TriedOn};
 use fulcrum_policy::status::Status;
 use serde::Serialize;
@@ -34,7 +34,7 @@ type Pairs = Query<Vec<(String, String)>>;
 #[derive(Serialize)]
 struct Left {
     name: String,
-    /// Null if it has neither a version in use nor a candidate any more.
+    /// Null if nothing at all is kept of it.
     status: Option<Status>,
 }
 
@@ -45,6 +45,7 @@ async fn push(
     request: Request,
 ) -> Result<Json<Status>> {
     let name = parameter(name)?;
+    expect_only(&query, &["candidate"])?;
     let is_candidate = flag(&query, "candidate")?;
     let (mut upload, turn) = upload::read(&services, request).await?;
     upload.is_candidate = is_candidate;
@@ -62,11 +63,16 @@ async fn push(
 
 async fn remove(State(services): State<Services>, name: Name, Query(query): Pairs) -> Result<Json<Left>> {
     let name = parameter(name)?;
+    expect_only(&query, &["candidate", "force"])?;
     let (is_candidate, force) = (flag(&query, "candidate")?, flag(&query, "force")?);
+    let own_groups = match is_candidate || force {
+        true => Vec::new(),
+        false => own_groups(&services, &name).await?,
+    };
     let wanted = name.clone();
     let removed = order(services.clone(), move |services| match is_candidate {
         true => services.policies.drop_candidate(&wanted),
-        false => services.policies.remove(&wanted, force),
+        false => services.policies.remove(&wanted, force, own_groups),
     });
     removed.await?.map_err(|error| refused(&error))?;
     let status = find(&services, &name);
@@ -76,9 +82,11 @@ async fn remove(State(services): State<Services>, name: Name, Query(query): Pair
 async fn promote(
     State(services): State<Services>,
     name: Name,
+    Query(query): Pairs,
     Json(body): Json<Map<String, Value>>,
 ) -> Result<Json<Status>> {
     let name = parameter(name)?;
+    expect_only(&query, &[])?;
     let mut wish = wish(&body)?;
     let mut running = services.shadows.running().into_iter();
     if let Some((_, scope)) = running.find(|(shadow, _)| *shadow == name) {
@@ -88,18 +96,28 @@ async fn promote(
             groups: scope.groups.into_iter().filter(|_| scope.claiming).collect(),
         };
     }
+    wish.own_groups = own_groups(&services, &name).await?;
+    for group in &wish.groups {
+        expect_no_own_policy(&services, group).await?;
+    }
     let wanted = name.clone();
-    let promoted = order(services.clone(), move |services| services.policies.promote(&wanted, wish)).await?;
-    promoted.map_err(|error| refused(&error))?;
+    let promoted = order(services.clone(), move |services| {
+        services.policies.promote(&wanted, wish)?;
+        services.shadows.promoted(&wanted);
+        Ok(())
+    });
+    promoted.await?.map_err(|error| refused(&error))?;
     status(&services, name).await
 }
 
 async fn roll_back(
     State(services): State<Services>,
     name: Name,
+    Query(query): Pairs,
     Json(body): Json<Map<String, Value>>,
 ) -> Result<Json<Left>> {
     let name = parameter(name)?;
+    expect_only(&query, &[])?;
     let to = destination(&body)?;
     let wanted = name.clone();
     let rolled_back =
@@ -107,6 +125,44 @@ async fn roll_back(
     rolled_back.map_err(|error| refused(&error))?;
     let status = find(&services, &name);
     Ok(Json(Left { name, status }))
+}
+
+/// Returns the groups that name a policy in their own settings.
+async fn own_groups(services: &Services, policy: &str) -> Result<Vec<String>> {
+    let mut own = Vec::new();
+    for group in services.groups.names() {
+        match services.groups.view(&group).await {
+            Ok(view) if view.spec.policy.as_deref() == Some(policy) => own.push(group),
+            // One that was deleted meanwhile needs nothing.
+            Ok(_) | Err(groups::Error::UnknownGroup(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(own)
+}
+
+/// Refuses to bind a group that is not there, or whose own setting would win.
+async fn expect_no_own_policy(services: &Services, group: &str) -> Result<()> {
+    let view = match services.groups.view(group).await {
+        Err(groups::Error::UnknownGroup(_)) => {
+            let message = format!(
+                "there is no group `{group}` whose members own partitions; it can be bound in advance with \
+                 `fulcrum policy bind --group {group}=NAME`"
+            );
+            return Err(Error::new(StatusCode::NOT_FOUND, "unknown_group", message));
+        }
+        view => view?,
+    };
+    match view.spec.policy {
+        None => Ok(()),
+        Some(own) => {
+            let message = format!(
+                "the group `{group}` has a policy of its own, `{own}`, which would win; push a candidate of that and \
+                 promote it, or take the policy out of the settings of the group first"
+            );
+            Err(Error::new(StatusCode::CONFLICT, "own_policy", message))
+        }
+    }
 }
 
 /// Returns how a policy stands after a change.
@@ -119,6 +175,21 @@ async fn status(services: &Services, name: String) -> Result<Json<Status>> {
 
 fn find(services: &Services, name: &str) -> Option<Status> {
     services.planner.statuses().into_iter().find(|status| status.name == name)
+}
+
+/// Refuses other parameters than these, and ones without a value: an order that is half understood is none.
+fn expect_only(pairs: &[(String, String)], known: &[&str]) -> Result<()> {
+    for (key, value) in pairs {
+        if !known.contains(&key.as_str()) {
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let message = format!("unknown parameter {key:?}, expected {known}");
+            return Err(Error::new(StatusCode::BAD_REQUEST, "invalid_query", message));
+        }
+        if value.is_empty() {
+            return Err(invalid_query(key, "1 or 0"));
+        }
+    }
+    Ok(())
 }
 
 /// Reads a parameter that is on or off; absent is off.
@@ -169,12 +240,15 @@ fn wish(body: &Map<String, Value>) -> Result<Promote> {
                 }
             }
             ("groups", _) => return Err(invalid("\"groups\" must be a list of names")),
+            ("accept", Value::Bool(wanted)) => wish.accept = *wanted,
+            ("again", Value::Bool(wanted)) => wish.again = *wanted,
+            ("accept" | "again", _) => return Err(invalid(&format!("{key:?} must be true or false"))),
             ("failuresMax", _) => wish.failures_max = Some(count(key, value, 0)?),
             ("decisions", _) => wish.decisions = Some(count(key, value, 1)?),
             _ => {
                 return Err(invalid(&format!(
-                    "unknown key {key:?}, expected \"scoring\", \"claiming\", \"groups\", \"failuresMax\" or \
-                     \"decisions\""
+                    "unknown key {key:?}, expected \"scoring\", \"claiming\", \"groups\", \"failuresMax\", \
+                     \"decisions\", \"accept\" or \"again\""
                 )));
             }
         }
@@ -197,6 +271,7 @@ fn refused(error: &lifecycle::Error) -> Error {
         E::NoCandidate(_) => (StatusCode::NOT_FOUND, "no_candidate"),
         E::NoVersion { .. } => (StatusCode::NOT_FOUND, "unknown_version"),
         E::Embedded(_) => (StatusCode::CONFLICT, "embedded_policy"),
+        E::Removed(_) => (StatusCode::CONFLICT, "removed_policy"),
         E::OnlyCandidate(_) => (StatusCode::CONFLICT, "only_candidate"),
         E::TooManyCandidates { .. } => (StatusCode::CONFLICT, "too_many_candidates"),
         E::InUse { .. } => (StatusCode::CONFLICT, "policy_in_use"),
@@ -205,6 +280,8 @@ fn refused(error: &lifecycle::Error) -> Error {
         E::AlreadyInUse(_) => (StatusCode::CONFLICT, "already_in_use"),
         E::Unusable { .. } => (StatusCode::CONFLICT, "unusable_policy"),
         E::NothingToPromote(_) => (StatusCode::CONFLICT, "nothing_to_promote"),
+        E::OnTrial { .. } => (StatusCode::CONFLICT, "on_trial"),
+        E::TakenBack { .. } => (StatusCode::CONFLICT, "taken_back"),
         E::NoRole(_) => (StatusCode::CONFLICT, "no_role"),
         E::Overtaken(_) => (StatusCode::CONFLICT, "overtaken"),
         E::Folder { .. } => (StatusCode::SERVICE_UNAVAILABLE, "folder_unwritable"),
@@ -234,10 +311,13 @@ mod tests {
             groups: vec!["a".to_owned()],
             failures_max: Some(0),
             decisions: Some(1),
-            tried_on: TriedOn::default(),
+            accept: true,
+            again: true,
+            ..Promote::default()
         };
         let body = json!({
-            "scoring": true, "claiming": true, "groups": ["a"], "failuresMax": 0, "decisions": 1,
+            "scoring": true, "claiming": true, "groups": ["a"], "failuresMax": 0, "decisions": 1, "accept": true,
+            "again": true,
         });
         check(body, Ok(all));
         for body in [
@@ -247,10 +327,36 @@ mod tests {
             json!({ "decisions": 0 }),
             json!({ "failuresMax": -1 }),
             json!({ "failuresMax": 4_294_967_296_u64 }),
+            json!({ "accept": "yes" }),
             json!({ "force": true }),
         ] {
             check(body, Err("invalid_body"));
         }
+    }
+
+    #[test]
+    fn parameters_of_orders_are_all_known_and_have_a_value() {
+        let check = |pairs: &[(&str, &str)], known: &[&str], expected: std::result::Result<bool, &str>| {
+            let pairs: Vec<_> =
+                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let found = expect_only(&pairs, known).and_then(|()| flag(&pairs, "candidate"));
+            assert_eq!(
+                found.as_ref().map_err(Error::code),
+                expected.as_ref().map_err(|code| *code),
+                "{pairs:?}"
+            );
+        };
+        let both = ["candidate", "force"];
+        check(&[], &[], Ok(false));
+        check(&[("candidate", "1")], &both, Ok(true));
+        check(&[("candidate", "true"), ("force", "0")], &both, Ok(true));
+        check(&[("candidate", "false")], &both, Ok(false));
+        check(&[("candidate", "")], &both, Err("invalid_query"));
+        check(&[("candidate", ""), ("candidate", "1")], &both, Err("invalid_query"));
+        check(&[("candidate", "yes")], &both, Err("invalid_query"));
+        check(&[("force", "1")], &["candidate"], Err("invalid_query"));
+        check(&[("Candidate", "1")], &both, Err("invalid_query"));
+        check(&[("candidate", "1")], &[], Err("invalid_query"));
     }
 
     #[test]

@@ -5,8 +5,10 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
+use fulcrum_policy::seat::Identity;
 use fulcrum_policy::status::{Bindings, Report, Status};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::order;
 use crate::app::Services;
@@ -25,11 +27,29 @@ pub(super) fn routes() -> Router<Services> {
 #[derive(Serialize)]
 struct Overview {
     bindings: Bindings,
+    /// Which version decides what is asked for now; null is the fallback.
+    scoring: Option<Decides>,
     policies: Vec<Status>,
 }
 
+#[derive(Serialize)]
+struct Decides {
+    policy: String,
+    digest: String,
+    config: Value,
+}
+
+impl From<&Identity> for Decides {
+    fn from(identity: &Identity) -> Self {
+        let Identity { name, digest, config } = identity.clone();
+        Self { policy: name, digest, config: serde_json::from_str(&config).unwrap_or_default() }
+    }
+}
+
 async fn list(State(services): State<Services>) -> Json<Overview> {
-    Json(Overview { bindings: services.policies.bindings(), policies: services.planner.statuses() })
+    let scoring = services.policies.decides().map(|identity| Decides::from(&*identity));
+    let bindings = services.policies.bindings();
+    Json(Overview { bindings, scoring, policies: services.planner.statuses() })
 }
 
 async fn show(
@@ -42,7 +62,7 @@ async fn show(
         Error::new(
             StatusCode::NOT_FOUND,
             "unknown_policy",
-            format!("there is no policy {name:?}; GET /admin/policies lists all"),
+            format!("there is no policy `{name}`; `fulcrum policy status` lists all"),
         )
     })
 }

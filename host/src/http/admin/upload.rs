@@ -1,8 +1,11 @@
 //! Bodies that bring a policy: a component, a configuration, or both.
 //!
-//! Invariant: one upload is in memory at a time, and none for longer than it may take.
+//! Invariants: few uploads that may be large are in memory at a time, none for longer than it may take, and none that
+//! only trickles. Small ones, as configurations are, wait for nobody.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,6 +13,7 @@ use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use fulcrum_policy::lifecycle::Upload;
+use futures_util::TryStreamExt as _;
 use http_body::Body as _;
 use multer::{Constraints, Multipart, SizeLimit};
 use tokio::sync::OwnedSemaphorePermit;
@@ -23,36 +27,92 @@ use crate::http::{discard, extract};
 const CONFIG_BYTES_MAX: usize = 1 << 20;
 /// What a body with parts may have beside them.
 const OVERHEAD_BYTES_MAX: usize = 64 << 10;
-/// How long an upload waits for the one before it.
+/// How long an upload waits for those before it.
 const TURN_WAIT: Duration = Duration::from_secs(60);
 /// How long a body may take.
 const TIME_MAX: Duration = Duration::from_secs(300);
+/// Fewest bytes a large body brings within each [`PACE_TIME`]; else it gives up its turn.
+const PACE_BYTES: u64 = 128 << 10;
+const PACE_TIME: Duration = Duration::from_secs(10);
 /// The parts a form may have.
 const PARTS: [&str; 4] = ["component", "config", "componentSignature", "configSignature"];
 /// Carries the text of the `.sig` file of a body that is a component or a configuration.
 const SIGNATURE: &str = "fulcrum-signature";
 
-/// Reads an upload; the permit is for as long as it is in memory.
-pub(super) async fn read(services: &Services, request: Request) -> Result<(Upload, OwnedSemaphorePermit)> {
+/// Reads an upload; the permit, which small ones need not, is for as long as it is in memory.
+pub(super) async fn read(
+    services: &Services,
+    request: Request,
+) -> Result<(Upload, Option<OwnedSemaphorePermit>)> {
     let (head, body) = request.into_parts();
     let kind = Kind::of(&head.headers)?;
-    let max = services.policies.runtime().limits().artifact_bytes + CONFIG_BYTES_MAX + OVERHEAD_BYTES_MAX;
     let declared =
         head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let small = CONFIG_BYTES_MAX + OVERHEAD_BYTES_MAX;
+    let is_small = matches!(kind, Kind::Config) || declared.is_some_and(|bytes| bytes <= small as u64);
+    let max = match is_small {
+        true => small,
+        false => services.policies.runtime().limits().artifact_bytes + small,
+    };
     if declared.is_some_and(|bytes| bytes > max as u64) {
         discard(body).await;
         return Err(extract::too_large());
     }
+    if is_small {
+        let upload = tokio::time::timeout(TIME_MAX, kind.upload(body, max, &head.headers)).await;
+        return Ok((upload.unwrap_or_else(|_| Err(too_long()))?, None));
+    }
+    let turn = turn(services).await?;
+    let (body, seen) = counted(body);
+    let upload = tokio::select! {
+        upload = kind.upload(body, max, &head.headers) => upload?,
+        () = tokio::time::sleep(TIME_MAX) => return Err(too_long()),
+        () = trickles(&seen, PACE_BYTES, PACE_TIME) => {
+            let message = format!("the upload brought less than {PACE_BYTES} bytes in {} s", PACE_TIME.as_secs());
+            return Err(too_slow(message));
+        }
+    };
+    Ok((upload, Some(turn)))
+}
+
+fn too_long() -> Error {
+    too_slow(format!("the upload took longer than {} s", TIME_MAX.as_secs()))
+}
+
+fn too_slow(message: String) -> Error {
+    Error::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message)
+}
+
+/// Returns the body, and how many bytes of it came in so far.
+fn counted(body: Body) -> (Body, Arc<AtomicU64>) {
+    let seen = Arc::<AtomicU64>::default();
+    let counter = seen.clone();
+    let data = body.into_data_stream().inspect_ok(move |data| {
+        counter.fetch_add(data.len() as u64, Ordering::Relaxed);
+    });
+    (Body::from_stream(data), seen)
+}
+
+/// Returns once fewer than `bytes` came in within `time`.
+async fn trickles(seen: &AtomicU64, bytes: u64, time: Duration) {
+    let mut before = 0;
+    loop {
+        tokio::time::sleep(time).await;
+        let now = seen.load(Ordering::Relaxed);
+        if now - before < bytes {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// Waits for the uploads before this one.
+async fn turn(services: &Services) -> Result<OwnedSemaphorePermit> {
     let turn = tokio::time::timeout(TURN_WAIT, services.uploads.clone().acquire_owned()).await;
-    let Ok(Ok(turn)) = turn else {
-        let message = "another policy is being uploaded; try again";
-        return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message).retry_after(5));
-    };
-    let Ok(upload) = tokio::time::timeout(TIME_MAX, kind.upload(body, max, &head.headers)).await else {
-        let message = format!("the upload took longer than {} s", TIME_MAX.as_secs());
-        return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message));
-    };
-    Ok((upload?, turn))
+    turn.ok().and_then(std::result::Result::ok).ok_or_else(|| {
+        let message = "other policies are being uploaded; try again";
+        Error::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message).retry_after(5)
+    })
 }
 
 async fn collect(mut body: Body, max: usize) -> Result<Vec<u8>> {
@@ -179,6 +239,33 @@ fn invalid(message: &str) -> Error {
 mod tests {
     use super::*;
     use axum::http::HeaderValue;
+
+    #[tokio::test]
+    async fn a_body_that_trickles_is_found_out() {
+        const TIME: Duration = Duration::from_millis(20);
+        // Twenty frames of 10 bytes: as fast as they are read, one for each time, or none.
+        let check = async |pause: Option<Duration>, bytes: u64, expected: bool| {
+            let frames = futures_util::stream::unfold(0, move |count| async move {
+                match pause {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+                (count < 20).then_some((Ok::<_, std::io::Error>("0123456789"), count + 1))
+            });
+            let (body, seen) = counted(Body::from_stream(frames));
+            let is_found_out = tokio::select! {
+                read = collect(body, 200) => {
+                    assert_eq!(read.map(|bytes| bytes.len()).ok(), Some(200));
+                    false
+                }
+                () = trickles(&seen, bytes, TIME) => true,
+            };
+            assert_eq!(is_found_out, expected, "{pause:?} {bytes}");
+        };
+        check(None, 1, true).await;
+        check(Some(TIME), 100, true).await;
+        check(Some(Duration::ZERO), 1, false).await;
+    }
 
     #[tokio::test]
     async fn a_content_type_says_what_a_body_is() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fulcrum_coordinator::groups::{CycleReport, MemberView, Moved, PartitionView, View};
+use fulcrum_coordinator::groups::{CycleReport, MemberView, Moved, PartitionView, Story, View};
 use fulcrum_core::Timestamp;
 use fulcrum_core::group::Place;
 use fulcrum_core::time::millis;
@@ -140,7 +140,7 @@ impl GroupBody {
                 let end = ends.get(&partition.place).copied();
                 let state = state(&partition, &is_live);
                 let why = explains.then(|| why::partition(&partition, state, story, now));
-                PartitionBody::new(partition, state, end, why, now)
+                PartitionBody::new(partition, state, story, end, why, now)
             })
             .collect();
         Self {
@@ -189,15 +189,30 @@ fn state(partition: &PartitionView, is_live: &BTreeMap<String, bool>) -> &'stati
     }
 }
 
+/// Says in a few words why nobody owns a partition; empty if it had no owner since this start of the host.
+fn why_free(story: &Story) -> String {
+    match &story.freed {
+        None => String::new(),
+        Some(origin) if origin.to.is_none() => origin.words.clone(),
+        Some(_) => "its last owner gave it up or is gone".to_owned(),
+    }
+}
+
 impl PartitionBody {
     fn new(
         partition: PartitionView,
         state: &'static str,
+        story: &Story,
         end: Option<u64>,
         why: Option<PartitionWhy>,
         now: Timestamp,
     ) -> Self {
         let deadline = partition.moving.as_ref().map(|moving| millis(moving.deadline.since(now)));
+        let reason = match &partition.owner {
+            Some(_) => partition.reason,
+            // What is stored is why its last owner got it.
+            None => why_free(story),
+        };
         Self {
             topic: partition.place.topic,
             partition: partition.place.partition,
@@ -210,7 +225,7 @@ impl PartitionBody {
             end_offset: end,
             // What nobody checkpointed is read from its begin.
             lag: end.map(|end| end.saturating_sub(partition.checkpoint.unwrap_or(0))),
-            reason: partition.reason,
+            reason,
             why,
         }
     }
@@ -241,5 +256,45 @@ impl From<CycleReport> for CycleBody {
             took_us: cycle.took_us,
             problem: cycle.problem,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulcrum_coordinator::groups::Origin;
+    use fulcrum_core::claiming::Reason;
+
+    use super::*;
+
+    #[test]
+    fn a_partition_nobody_owns_does_not_repeat_why_its_last_owner_got_it() {
+        let check = |owner: Option<&str>, story: Story, expected: &str| {
+            let partition = PartitionView {
+                place: Place { topic: "t".to_owned(), partition: 0 },
+                owner: owner.map(str::to_owned),
+                epoch: 1,
+                moving: None,
+                checkpoint: None,
+                reason: "free partition".to_owned(),
+            };
+            let state = state(&partition, &BTreeMap::new());
+            let body = PartitionBody::new(partition, state, &story, None, None, Timestamp(0));
+            assert_eq!(body.reason, expected);
+        };
+        let freed = |to: Option<&str>, words: &str| Story {
+            freed: Some(Origin {
+                reason: Reason::Leave,
+                at: Timestamp(0),
+                by: None,
+                from: Some("a".to_owned()),
+                to: to.map(str::to_owned),
+                words: words.to_owned(),
+            }),
+            ..Story::default()
+        };
+        check(Some("a"), Story::default(), "free partition");
+        check(None, Story::default(), "");
+        check(None, freed(Some("a"), "free partition"), "its last owner gave it up or is gone");
+        check(None, freed(None, "released by the policy"), "released by the policy");
     }
 }

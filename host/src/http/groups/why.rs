@@ -11,7 +11,7 @@ use fulcrum_core::Timestamp;
 use fulcrum_policy::seat::Identity;
 use serde::Serialize;
 
-use crate::http::words;
+use crate::words;
 
 /// Most members named in the text of a group.
 const MEMBERS_MAX: usize = 6;

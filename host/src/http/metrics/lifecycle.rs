@@ -13,18 +13,24 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, policies: &Manager) ->
     let help = "Promotions that ended, by how";
     let mut family =
         encoder.encode_descriptor("fulcrum_policy_promotions", help, None, MetricType::Counter)?;
-    let results = [("passed", ended.passed), ("returned", ended.returned), ("superseded", ended.superseded)];
+    let results = [
+        ("passed", ended.passed),
+        ("returned", ended.returned),
+        ("rolled_back", ended.rolled_back),
+        ("superseded", ended.superseded),
+    ];
     for (result, promotions) in results {
         count(family.encode_family(&[("result", result)])?, promotions)?;
     }
     let help = "Canaries that were taken out because they failed";
     counter(encoder, "fulcrum_policy_canaries_returned", help, ended.canaries_returned)?;
-    let bindings = policies.bindings();
-    let (policy, share) =
-        bindings.canary.as_ref().map_or(("none", 0.0), |canary| (canary.policy.as_str(), canary.share));
     let help = "Share of the clients that a canary decides for";
-    encoder
-        .encode_descriptor("fulcrum_policy_canary_share", help, None, MetricType::Gauge)?
-        .encode_family(&[("policy", policy)])?
-        .encode_gauge(&share)
+    let mut family =
+        encoder.encode_descriptor("fulcrum_policy_canary_share", help, None, MetricType::Gauge)?;
+    match &policies.bindings().canary {
+        None => Ok(()),
+        Some(canary) => {
+            family.encode_family(&[("policy", canary.policy.as_str())])?.encode_gauge(&canary.share)
+        }
+    }
 }

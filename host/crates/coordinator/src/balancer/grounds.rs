@@ -7,8 +7,7 @@ use std::borrow::Cow;
 use fulcrum_core::scoring::{self, Recommendation, ScoreParts};
 use fulcrum_policy::failure::Outcome;
 use fulcrum_policy::fallback;
-use fulcrum_policy::seat::{Decision, Explanation, ScoringSeat, View};
-use fulcrum_policy::tally::Tally;
+use fulcrum_policy::seat::{Decision, Explanation, Identity, ScoringSeat, View};
 
 use super::Candidate;
 use crate::membership::Members;
@@ -48,19 +47,20 @@ pub enum Explained {
 }
 
 impl Grounds {
-    /// Takes together what is known of the last decision of a seat; `view` is what it was made from.
+    /// Takes together what is known of the last decision of a seat; `view` is what it was made from, `asked` the version
+    /// that it was up to.
     pub(super) fn of(
         members: &Members,
         view: View<'_>,
         avoid: &[u32],
         seat: &ScoringSeat,
+        asked: Option<&Identity>,
         decision: &Decision,
         explanation: &Explanation,
-        explain_failed: bool,
     ) -> Self {
         let explained = match (&decision.by, &explanation.by) {
             (None, _) | (Some(_), Some(_)) => Explained::Decider,
-            (Some(_), None) if explain_failed => Explained::Failed,
+            (Some(_), None) if explanation.failure.is_some() => Explained::Failed,
             (Some(_), None) => Explained::Unsupported,
         };
         // The policy explained and then failed to decide: its scores say nothing about the fallback's choice.
@@ -75,42 +75,47 @@ impl Grounds {
             let (id, address, _) = members.name(of.row);
             Candidate { id: id.clone(), address: address.clone(), score: of.score, parts: of.parts.clone() }
         };
-        let picked = decision.recommendation.row;
-        let pick = rows.iter().find(|of| of.row == picked);
-        let score = pick.map_or(decision.recommendation.score, |of| of.score);
-        let others = || rows.iter().filter(|of| of.row != picked);
         let choosable =
             (0..view.loads.len()).filter(|&row| scoring::choosable(view.loads, avoid, row)).count();
-        let has_failed = explain_failed || decision.outcome != Outcome::Ok;
-        // Whoever decided was counted last.
-        let asked = seat.tally().lines().last().and_then(|line| line.identity.clone());
+        let has_failed = decision.outcome != Outcome::Ok;
         let health = [seat.health(), seat.canary_health()]
             .into_iter()
             .flatten()
-            .find(|health| Some(&health.identity) == asked.as_ref());
+            .find(|health| Some(&*health.identity) == asked);
         let failure = health.and_then(|health| health.last_failure).filter(|_| has_failed);
+        let failure = failure.or_else(|| explanation.failure.clone());
         Self {
             asked: asked.map(|asked| asked.name.clone()),
             outcome: decision.outcome,
             failure: failure.map(|failure| failure.to_string()),
-            explained,
-            pick: pick.map(candidate),
-            next: others().next().map(candidate),
-            others: choosable.saturating_sub(1),
-            cheaper: others().filter(|of| of.score.get() < score.get()).count(),
-            level: others().filter(|of| of.score.get() == score.get()).count(),
+            ..Self::beside(&rows, decision.recommendation, choosable.saturating_sub(1), explained, candidate)
         }
     }
-}
 
-/// Counts what failed since the host started, explanations included.
-pub(super) fn failures(tally: &Tally) -> u64 {
-    let failed = |line: &fulcrum_policy::tally::Line| {
-        let is_failure = |outcome: &Outcome| !matches!(outcome, Outcome::Ok | Outcome::Open);
-        let outcomes = Outcome::ALL.iter().zip(line.outcomes).filter(|(outcome, _)| is_failure(outcome));
-        outcomes.map(|(_, count)| count).sum::<u64>()
-    };
-    tally.lines().iter().map(failed).sum()
+    /// Sets a pick beside the other rows that were explained, cheapest first; `others` is how many might have been chosen
+    /// as well. Who was asked and how that went is left open: a policy without a name that did not fail.
+    pub fn beside(
+        rows: &[ScoreParts],
+        picked: Recommendation,
+        others: usize,
+        explained: Explained,
+        candidate: impl Fn(&ScoreParts) -> Candidate,
+    ) -> Self {
+        let pick = rows.iter().find(|of| of.row == picked.row);
+        let score = pick.map_or(picked.score, |of| of.score);
+        let rest = || rows.iter().filter(|of| of.row != picked.row);
+        Self {
+            asked: None,
+            outcome: Outcome::Ok,
+            failure: None,
+            explained,
+            pick: pick.map(&candidate),
+            next: rest().next().map(candidate),
+            others,
+            cheaper: rest().filter(|of| of.score.get() < score.get()).count(),
+            level: rest().filter(|of| of.score.get() == score.get()).count(),
+        }
+    }
 }
 
 fn native(Recommendation { row, score }: Recommendation) -> ScoreParts {

@@ -597,3 +597,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_dry_run_tells_what_the_next_call_gets_and_leaves_no_trace() {
+    let asked = Ask { explain: true, ..of("c") };
+    for world in [World::new(Settings::default()).seated(0), World::new(Settings::default())] {
+        world.beat("a", 3).beat("b", 1).beat("c", 2);
+        let decided = || world.balancer.tally().lines().iter().map(|line| line.count()).sum::<u64>();
+        for round in 0..8 {
+            let before = (decided(), world.pending());
+            let told = world.balancer.recommend(&Ask { dry_run: true, ..asked });
+            assert_eq!(world.balancer.recommend(&Ask { dry_run: true, ..asked }), told, "round {round}");
+            assert_eq!((decided(), world.pending()), before, "round {round}");
+            assert_eq!(world.balancer.recommend(&asked), told, "round {round}");
+            assert!(told.grounds.is_some() && decided() == before.0 + 1, "round {round}");
+        }
+    }
+}

@@ -8,14 +8,15 @@ use fulcrum_core::claiming::{Cycle, Member, Plan};
 use fulcrum_core::scoring::{Instance, Roster, ScoringSnapshot};
 use serde_json::value::RawValue;
 
-use super::Header;
 use super::line::{self, By, Line};
+use super::{Header, LINE_BYTES_MAX, POLICIES_KEPT};
 use crate::seat::Identity;
 use crate::tap::{Claimed, Scored};
 
 /// Turns decisions into the lines of one segment after another.
 ///
-/// Invariant: a line refers only to policies, rosters and snapshots that stand before it in the same segment.
+/// Invariant: a line refers only to policies, rosters and snapshots that stand before it in the same segment, and to no
+/// older ones than a reader keeps: the last roster and snapshot, and the last [`POLICIES_KEPT`] policies.
 pub struct Encoder {
     header: Header,
     policies: HashMap<Arc<Identity>, u64>,
@@ -41,6 +42,8 @@ impl Encoder {
     }
 
     /// Appends a scoring decision, after what it refers to where the segment does not have that yet.
+    ///
+    /// Errors if a line would be longer than [`LINE_BYTES_MAX`] or cannot be written as JSON; `out` is as it was then.
     pub fn scored(&mut self, scored: &Scored, out: &mut Vec<u8>) -> serde_json::Result<()> {
         self.whole(out, |encoder, out| {
             let identity = scored.asked.as_ref().map(|asked| asked.identity());
@@ -76,7 +79,8 @@ impl Encoder {
         })
     }
 
-    /// Appends a plan, after the policy it refers to where the segment does not have that yet.
+    /// Appends a plan, after the policy it refers to where the segment does not have that yet; errors like
+    /// [`Self::scored`].
     pub fn claimed(&mut self, claimed: &Claimed, out: &mut Vec<u8>) -> serde_json::Result<()> {
         self.whole(out, |encoder, out| {
             let Claimed { cycle, planned, nanos, .. } = claimed;
@@ -133,6 +137,10 @@ impl Encoder {
         let config: &RawValue = serde_json::from_str(&identity.config)?;
         let (name, digest) = (&*identity.name, &*identity.digest);
         append(out, &Line::Policy(line::Policy { id, name, digest, config }))?;
+        if self.policies.len() >= POLICIES_KEPT {
+            // Readers are about to forget the first of them.
+            self.policies.clear();
+        }
         self.policies.insert(identity.clone(), id);
         Ok(id)
     }
@@ -174,7 +182,11 @@ impl Encoder {
 }
 
 fn append(out: &mut Vec<u8>, line: &Line<'_>) -> serde_json::Result<()> {
+    let before = out.len();
     serde_json::to_writer(&mut *out, line)?;
+    if out.len() - before > LINE_BYTES_MAX {
+        return Err(serde::ser::Error::custom(format_args!("a line is longer than {LINE_BYTES_MAX} bytes")));
+    }
     out.push(b'\n');
     Ok(())
 }

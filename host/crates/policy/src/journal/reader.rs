@@ -1,7 +1,7 @@
 //! Reading lines as decisions.
 
-use std::collections::HashMap;
-use std::io::{self, BufRead};
+use std::collections::{HashSet, VecDeque};
+use std::io::{self, BufRead, Read as _};
 use std::sync::Arc;
 
 use fulcrum_core::claiming::{Claim, Cycle, Member, Plan, Reason};
@@ -9,7 +9,9 @@ use fulcrum_core::scoring::{Instance, Loads, Recommendation, Roster, Score, Scor
 use serde::Deserialize;
 
 use super::line::{self, By};
-use super::{Claiming, Course, Entry, FORMAT, Header, Record, Scoring};
+use super::{
+    Claiming, Course, Entry, FORMAT, Header, LINE_BYTES_MAX, POLICIES_KEPT, Record, SNAPSHOTS_KEPT, Scoring,
+};
 use crate::failure::Outcome;
 use crate::seat::{Identity, OwnedRequest};
 
@@ -53,34 +55,78 @@ pub struct Reader<R> {
     input: R,
     text: Vec<u8>,
     line: u64,
+    line_bytes_max: usize,
     header: Option<Header>,
-    policies: HashMap<u64, Arc<Identity>>,
-    rosters: HashMap<u64, Arc<Roster>>,
-    snapshots: HashMap<u64, Arc<ScoringSnapshot>>,
+    policies: Recent<Arc<Identity>>,
+    rosters: Recent<Arc<Roster>>,
+    snapshots: Recent<Arc<ScoringSnapshot>>,
     is_torn: bool,
     is_over: bool,
+}
+
+/// What became of reading a line.
+enum Advance {
+    Whole,
+    /// It is longer than lines may be, and was passed over.
+    TooLong,
+    End,
+}
+
+/// The last of what lines refer to by an id.
+struct Recent<T> {
+    what: &'static str,
+    len_max: usize,
+    /// Oldest first.
+    items: VecDeque<(u64, T)>,
+}
+
+impl<T> Recent<T> {
+    fn new(what: &'static str, len_max: usize) -> Self {
+        Self { what, len_max, items: VecDeque::new() }
+    }
+
+    fn put(&mut self, id: u64, item: T) {
+        if self.items.len() >= self.len_max {
+            self.items.pop_front();
+        }
+        self.items.push_back((id, item));
+    }
+
+    fn find(&self, id: u64) -> Result<&T, String> {
+        let found = self.items.iter().rev().find(|(of, _)| *of == id).map(|(_, item)| item);
+        found
+            .ok_or_else(|| format!("the {} {id} is not among the last {} before it", self.what, self.len_max))
+    }
 }
 
 impl<R: BufRead> Reader<R> {
     /// Reads the header. `name` is what errors call the segment.
     pub fn open(name: impl Into<String>, input: R) -> Result<Self, Error> {
+        Self::open_with(name, input, LINE_BYTES_MAX)
+    }
+
+    /// Opens one of which lines may be so long.
+    pub(super) fn open_with(name: impl Into<String>, input: R, line_bytes_max: usize) -> Result<Self, Error> {
         let mut reader = Self {
             name: name.into(),
             input,
             text: Vec::new(),
             line: 0,
+            line_bytes_max,
             header: None,
-            policies: HashMap::new(),
-            rosters: HashMap::new(),
-            snapshots: HashMap::new(),
+            policies: Recent::new("policy", POLICIES_KEPT),
+            rosters: Recent::new("roster", SNAPSHOTS_KEPT),
+            snapshots: Recent::new("snapshot", SNAPSHOTS_KEPT),
             is_torn: false,
             is_over: false,
         };
-        if reader.advance()? {
-            let header = header(&reader.text);
-            let foreign = |problem| Error::Foreign { name: reader.name.clone(), problem };
-            reader.header = Some(header.map_err(foreign)?);
-        }
+        let header = match reader.advance()? {
+            Advance::Whole => header(&reader.text),
+            Advance::TooLong => Err(no_segment()),
+            Advance::End => return Ok(reader),
+        };
+        let foreign = |problem| Error::Foreign { name: reader.name.clone(), problem };
+        reader.header = Some(header.map_err(foreign)?);
         Ok(reader)
     }
 
@@ -96,21 +142,59 @@ impl<R: BufRead> Reader<R> {
         self.is_torn
     }
 
-    /// Reads the next whole line; returns false at the end.
-    fn advance(&mut self) -> Result<bool, Error> {
+    /// Reads the next line.
+    fn advance(&mut self) -> Result<Advance, Error> {
         self.text.clear();
         self.line += 1;
-        let read = self.input.read_until(b'\n', &mut self.text);
+        let read = self.read_line();
         read.map_err(|source| {
             self.is_over = true;
             Error::Read { name: self.name.clone(), source }
-        })?;
-        let is_whole = self.text.pop_if(|byte| *byte == b'\n').is_some();
-        if !is_whole {
-            self.is_over = true;
-            self.is_torn = !self.text.is_empty();
+        })
+    }
+
+    fn read_line(&mut self) -> io::Result<Advance> {
+        // Its end is one byte more.
+        let most = self.line_bytes_max as u64 + 1;
+        self.input.by_ref().take(most).read_until(b'\n', &mut self.text)?;
+        if self.text.pop_if(|byte| *byte == b'\n').is_some() {
+            return Ok(Advance::Whole);
         }
-        Ok(is_whole)
+        let is_too_long = self.text.len() > self.line_bytes_max;
+        if is_too_long {
+            self.text.clear();
+            if self.pass_over_line()? {
+                return Ok(Advance::TooLong);
+            }
+        }
+        self.is_over = true;
+        self.is_torn = is_too_long || !self.text.is_empty();
+        Ok(Advance::End)
+    }
+
+    /// Returns how many policies, rosters and snapshots it keeps.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> [usize; 3] {
+        [self.policies.items.len(), self.rosters.items.len(), self.snapshots.items.len()]
+    }
+
+    /// Passes over the rest of a line; returns false if it has no end.
+    fn pass_over_line(&mut self) -> io::Result<bool> {
+        loop {
+            let buffer = match self.input.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                buffer => buffer?,
+            };
+            if buffer.is_empty() {
+                return Ok(false);
+            }
+            let end = buffer.iter().position(|byte| *byte == b'\n');
+            let passed = end.map_or(buffer.len(), |end| end + 1);
+            self.input.consume(passed);
+            if end.is_some() {
+                return Ok(true);
+            }
+        }
     }
 
     /// Takes the line in; returns the decision if it is one.
@@ -121,19 +205,19 @@ impl<R: BufRead> Reader<R> {
             "policy" => {
                 let line::PolicyRead { id, name, digest, config } = parse(text)?;
                 let identity = Identity { name, digest, config: config.to_string() };
-                self.policies.insert(id, Arc::new(identity));
+                self.policies.put(id, Arc::new(identity));
             }
             "roster" => {
                 let line: line::Roster<'_> = parse(text)?;
-                self.rosters.insert(line.id, Arc::new(roster(line.rows)?));
+                self.rosters.put(line.id, Arc::new(roster(line.rows)?));
             }
             "snapshot" => {
                 let line: line::Snapshot<'_> = parse(text)?;
-                let roster = find(&self.rosters, "roster", line.roster)?;
+                let roster = self.rosters.find(line.roster)?;
                 let loads = loads(line.loads, roster.len())?;
                 // Replays tell rosters apart by who they are.
                 let snapshot = ScoringSnapshot { roster: roster.clone(), loads, roster_revision: 0 };
-                self.snapshots.insert(line.id, Arc::new(snapshot));
+                self.snapshots.put(line.id, Arc::new(snapshot));
             }
             "scoring" => {
                 return self.scoring(parse(text)?).map(|found| Some(Record::Scoring(Box::new(found))));
@@ -147,7 +231,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn scoring(&self, line: line::Scoring<'_>) -> Result<Scoring, String> {
-        let snapshot = find(&self.snapshots, "snapshot", line.snapshot)?.clone();
+        let snapshot = self.snapshots.find(line.snapshot)?.clone();
         let rows = snapshot.roster.rows();
         if let Some(row) = line.committed.iter().find(|row| **row as usize >= rows.len()) {
             return Err(format!("committed names row {row}, the roster has {}", rows.len()));
@@ -193,15 +277,19 @@ impl<R: BufRead> Reader<R> {
         by: By,
         nanos: u64,
     ) -> Result<Course, String> {
-        let asked = policy.map(|id| find(&self.policies, "policy", id).cloned()).transpose()?;
+        let asked = policy.map(|id| self.policies.find(id).cloned()).transpose()?;
         let is_by_policy = by == By::Policy;
         if is_by_policy && asked.is_none() {
             return Err("it is by a policy, but by none in particular".to_owned());
         }
         let known = Outcome::ALL.into_iter().find(|known| known.name() == outcome);
+        let known = known.ok_or_else(|| format!("the outcome {outcome:?} is unknown"))?;
+        if is_by_policy && known != Outcome::Ok {
+            return Err(format!("it is by a policy, whose outcome {outcome:?} is no answer"));
+        }
         Ok(Course {
             asked,
-            outcome: known.ok_or_else(|| format!("the outcome {outcome:?} is unknown"))?,
+            outcome: known,
             failure: failure.map(std::borrow::Cow::into_owned),
             is_by_policy,
             nanos,
@@ -215,8 +303,12 @@ impl<R: BufRead> Iterator for Reader<R> {
     fn next(&mut self) -> Option<Self::Item> {
         while !self.is_over {
             match self.advance() {
-                Ok(true) => {}
-                Ok(false) => return None,
+                Ok(Advance::Whole) => {}
+                Ok(Advance::TooLong) => {
+                    let problem = format!("the line is longer than {} bytes", self.line_bytes_max);
+                    return Some(Err(Error::Line { name: self.name.clone(), line: self.line, problem }));
+                }
+                Ok(Advance::End) => return None,
                 Err(error) => return Some(Err(error)),
             }
             match self.take() {
@@ -237,12 +329,11 @@ fn header(text: &[u8]) -> Result<Header, String> {
     struct Mark {
         format: u32,
     }
-    let none = || "it is no segment of a journal: its first line is no header".to_owned();
-    let text = std::str::from_utf8(text).map_err(|_| none())?;
-    let kind: line::Kind<'_> = parse(text).map_err(|_| none())?;
-    let mark: Mark = parse(text).map_err(|_| none())?;
+    let text = std::str::from_utf8(text).map_err(|_| no_segment())?;
+    let kind: line::Kind<'_> = parse(text).map_err(|_| no_segment())?;
+    let mark: Mark = parse(text).map_err(|_| no_segment())?;
     if kind.kind != "header" {
-        return Err(none());
+        return Err(no_segment());
     }
     if mark.format != FORMAT {
         return Err(format!(
@@ -251,6 +342,10 @@ fn header(text: &[u8]) -> Result<Header, String> {
         ));
     }
     parse(text)
+}
+
+fn no_segment() -> String {
+    "it is no segment of a journal: its first line is no header".to_owned()
 }
 
 fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
@@ -262,10 +357,6 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
         // The line within the line is always 1.
         error.to_string().replace(" at line 1 column ", " at column ")
     })
-}
-
-fn find<'a, T>(known: &'a HashMap<u64, T>, what: &str, id: u64) -> Result<&'a T, String> {
-    known.get(&id).ok_or_else(|| format!("the {what} {id} does not stand before it"))
 }
 
 fn index(what: &str, value: u64, len: usize) -> Result<usize, String> {
@@ -333,6 +424,14 @@ fn cycle(group: String, now_ms: u64, line: line::Cycle<'_>) -> Result<Cycle, Str
     for &place in &*line.place {
         index("place", place.into(), line.places.len())?;
     }
+    let mut seen = HashSet::with_capacity(line.topic.len());
+    for (&topic, &number) in line.topic.iter().zip(&*line.number) {
+        let topic = &line.topics[topic as usize];
+        if !seen.insert((topic, number)) {
+            return Err(format!("{topic}/{number} stands in the cycle twice"));
+        }
+    }
+    drop(seen);
     for owner in line.owner.iter().filter_map(|owner| u64::try_from(*owner).ok()) {
         index("owner", owner, line.members.len())?;
     }

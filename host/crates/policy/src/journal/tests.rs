@@ -288,6 +288,68 @@ fn zeros_after_the_end_are_torn() {
     assert!(reader.is_torn());
 }
 
+#[test]
+fn a_line_that_is_too_long_is_passed_over() {
+    let (text, records) = small();
+    let max = text.split(|byte| *byte == b'\n').map(<[u8]>::len).max().unwrap_or(0);
+    let read = |text: &[u8], max| {
+        let mut reader = Reader::open_with("a.jsonl", text, max).expect("a segment");
+        let entries: Vec<_> = reader.by_ref().collect();
+        let problems = entries.iter().filter_map(|entry| entry.as_ref().err().map(ToString::to_string));
+        let problems: Vec<_> = problems.collect();
+        (entries.len() - problems.len(), problems, reader.is_torn())
+    };
+    assert_eq!(read(&text, max), (records.len(), Vec::new(), false), "the longest is not too long");
+    let header = text.iter().position(|byte| *byte == b'\n').expect("lines") + 1;
+    let long = [&text[..header], &vec![b'x'; 3 * max], b"\n", &text[header..]].concat();
+    let problem = format!("a.jsonl:2: the line is longer than {max} bytes");
+    assert_eq!(read(&long, max), (records.len(), vec![problem], false), "the others are read");
+    let endless = [&*text, &vec![0; 3 * max]].concat();
+    assert_eq!(read(&endless, max), (records.len(), Vec::new(), true), "without an end it is torn");
+    let error = Reader::open_with("a.jsonl", &*text, 5).err().expect("not even a header").to_string();
+    assert!(error.contains("no segment"), "{error}");
+
+    // What nobody would read is not written.
+    let (mut encoder, mut text, snapshot) = (encoder(), Vec::new(), snapshot(&two_rows(), 0.0));
+    encoder.begin(&mut text).expect("written");
+    let before = text.clone();
+    let mut scored = scored(&snapshot, None, 1.0);
+    scored.request.client_id = "x".repeat(LINE_BYTES_MAX);
+    let error = encoder.scored(&scored, &mut text).expect_err("it is too long");
+    assert!(error.to_string().contains("longer") && text == before, "{error}");
+}
+
+#[test]
+fn only_the_last_snapshots_rosters_and_policies_are_kept() {
+    // Two per decision: far more than are kept, and none that was written is missed.
+    let (mut encoder, mut text) = (encoder(), Vec::new());
+    encoder.begin(&mut text).expect("written");
+    let version = |at: usize| named(&format!("p{at}"), "{}");
+    let rosters = [two_rows(), two_rows()];
+    let count = 3 * POLICIES_KEPT;
+    let mut expectations = Vec::new();
+    for at in 0..count {
+        let snapshot = snapshot(&rosters[at % 2], 1.0);
+        for asked in [at, at.saturating_sub(1)] {
+            let scored = scored(&snapshot, Some(version(asked)), 1.0);
+            encoder.scored(&scored, &mut text).expect("written");
+            expectations.push(expected(&scored));
+        }
+    }
+    let mut reader = Reader::open("a.jsonl", &*text).expect("a segment");
+    let records: Vec<_> = reader.by_ref().map(|entry| entry.expect("it is sound").record).collect();
+    assert!(records == expectations);
+    let kept = reader.kept();
+    assert_eq!(kept, [POLICIES_KEPT, SNAPSHOTS_KEPT, SNAPSHOTS_KEPT]);
+    // A line that refers to what is long gone is named.
+    let text = String::from_utf8(text).expect("text");
+    let last = text.lines().last().expect("lines");
+    let snapshot = serde_json::from_str::<Value>(last).expect("JSON")["snapshot"].to_string();
+    let old = last.replace(&format!("\"snapshot\":{snapshot}"), "\"snapshot\":3");
+    let found = problems(format!("{text}{old}\n").as_bytes());
+    assert!(found.len() == 1 && found[0].contains("the snapshot 3 is not among the last 4"), "{found:?}");
+}
+
 /// Replaces text in the one line that has it; says what is wrong then.
 fn check(from: &str, to: &str, expected: &[&str]) {
     let (text, _) = small();
@@ -329,6 +391,18 @@ fn bad_lines_are_named_and_the_others_read() {
     );
     check(r#""policy":1"#, r#""policy":77"#, &["a.jsonl:5: the policy 77"]);
     check(r#""by":"policy""#, r#""by":"fallback""#, &[]);
+    check(
+        r#""outcome":"ok""#,
+        r#""outcome":"trap""#,
+        &["a.jsonl:5: it is by a policy, whose outcome \"trap\""],
+    );
+    check(
+        r#""outcome":"ok""#,
+        r#""outcome":"open""#,
+        &["a.jsonl:5: it is by a policy, whose outcome \"open\""],
+    );
+    check(r#""number":[0,1]"#, r#""number":[1,1]"#, &["t/1 stands in the cycle twice"]);
+    check(r#""topics":["t"],"places":"#, r#""topics":["t","t"],"places":"#, &[]);
     check(r#""by":"fallback""#, r#""by":"policy""#, &["a.jsonl:8: it is by a policy"]);
     check(r#""owner":[-1,1]"#, r#""owner":[-1,2]"#, &["owner 2 is out of range"]);
     check(r#""topic":[0,0]"#, r#""topic":[0,1]"#, &["topic 1 is out of range"]);

@@ -6,14 +6,18 @@ use serde_json::Value;
 
 use super::folder::Files;
 use super::keep::Version;
-use super::lifecycle::{Basis, Choice, EMBEDDED, Error, Promote};
+use super::lifecycle::{Basis, Error, Promote};
 use super::showing::is_empty;
 use super::signed::Signatures;
 use super::state::{Installing, Promotion, State};
 use super::task::{Proven, Task};
+use crate::artifact::Loaded;
 use crate::probation::Budget;
-use crate::status::{PromotionState, Rebind, Source};
+use crate::seat;
+use crate::status::{PromotionState, Rebind, Source, Way};
 
+/// Why a trial passed that somebody ended.
+const ACCEPTED: &str = "accepted by hand";
 /// Most names with a candidate.
 const CANDIDATES_MAX: usize = 100;
 
@@ -28,6 +32,45 @@ pub(super) struct Install {
     pub wasm: Option<Vec<u8>>,
     /// The candidate of the name afterwards.
     pub candidate: Option<Version>,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why the version in use of a name becomes another one.
+#[derive(Clone, Debug)]
+pub(super) struct Cause {
+    /// How the next one comes.
+    pub came: Way,
+    /// Why the one in use leaves.
+    pub left: Way,
+    pub reason: Option<String>,
+}
+
+impl Cause {
+    pub(super) fn new(came: Way, left: Way) -> Self {
+        Self { came, left, reason: None }
+    }
+}
+
+/// What becomes of a trial that is over by order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TakenBackBy {
+    Host,
+    Hand,
+}
+
+/// A version that shall come into use on trial.
+struct Trial {
+    next: Version,
+    proven: Proven,
+    /// What is bound to it.
+    rebind: Rebind,
+    failures_max: u32,
+    decisions: u32,
+    /// Whether what is on trial itself counts as passed where the way back would lead to it.
+    accept: bool,
+    /// The candidate of the name afterwards.
+    candidate: Option<Version>,
 }
 
 impl Task {
@@ -72,6 +115,7 @@ impl Task {
             proven: Some(proven),
             wasm,
             candidate,
+            cause: Cause::new(Way::Pushed, Way::Pushed),
         };
         self.carry_out(self.state.clone(), Some(install))?;
         self.expect_in_use(name, &version)
@@ -89,6 +133,9 @@ impl Task {
             return Err(Error::TooManyCandidates { max: CANDIDATES_MAX });
         }
         let (digest, config) = (version.digest.clone(), version.config.to_string());
+        // The same version again is no better than it was.
+        let left = self.keep.left(name, &version).filter(|left| left.by == Way::TakenBack);
+        let version = Version { left, ..version };
         let stored = wasm
             .or_else(|| self.component(name, &digest))
             .map_or(Ok(()), |wasm| self.keep.store(name, &wasm))
@@ -103,7 +150,7 @@ impl Task {
 
     pub(super) fn drop_candidate(&mut self, name: &str) -> Result<(), Error> {
         if self.keep.candidate(name).is_none() {
-            let is_known = self.entries.contains_key(name);
+            let is_known = self.entries.contains_key(name) || !self.keep.versions(name).is_empty();
             return Err(match is_known {
                 true => Error::NoCandidate(name.to_owned()),
                 false => Error::Unknown(name.to_owned()),
@@ -117,17 +164,20 @@ impl Task {
         Ok(())
     }
 
-    pub(super) fn remove(&mut self, name: &str, force: bool) -> Result<(), Error> {
+    /// Removes the files of a name. `own_groups` are the groups that name it themselves.
+    pub(super) fn remove(&mut self, name: &str, force: bool, own_groups: &[String]) -> Result<(), Error> {
         let is_embedded = self.embedded(name).is_some();
         if !self.present.contains(name) {
             let name = name.to_owned();
             return Err(match self.keep.candidate(&name) {
                 _ if is_embedded => Error::Embedded(name),
                 Some(_) => Error::OnlyCandidate(name),
+                None if !self.keep.versions(&name).is_empty() => Error::Removed(name),
                 None => Error::Unknown(name),
             });
         }
         let mut roles = self.state.bindings.roles_of(name);
+        roles.extend(own_groups.iter().map(|group| format!("group {group} (by its own setting)")));
         if self.state.bindings.canary.as_ref().is_some_and(|canary| canary.policy == name) {
             roles.push("canary".to_owned());
         }
@@ -135,100 +185,23 @@ impl Task {
             return Err(Error::InUse { name: name.to_owned(), roles });
         }
         let candidate = self.keep.candidate(name).cloned();
-        let install = Install { name: name.to_owned(), version: None, proven: None, wasm: None, candidate };
-        self.carry_out(self.state.clone(), Some(install))
-    }
-
-    /// Chooses the version to return to.
-    pub(super) fn choose(&mut self, name: &str, to: Option<&str>) -> Result<Choice, Error> {
-        let embedded = self.embedded_digest(name).map(str::to_owned);
-        let kept = self.keep.versions(name).to_vec();
-        if kept.is_empty() && embedded.is_none() {
-            let is_known = self.entries.contains_key(name);
-            return Err(match is_known {
-                true => Error::NoFormer(name.to_owned()),
-                false => Error::Unknown(name.to_owned()),
-            });
-        }
-        let is_plain =
-            |version: &Version| embedded.as_ref() == Some(&version.digest) && is_empty(&version.config);
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref()).map(|used| used.version(0));
-        let is_used = |version: &Version| match &used {
-            Some(used) => used.is_same(version),
-            None => is_plain(version),
-        };
-        let undone = to.is_none().then(|| self.undoable(name)).flatten();
-        let undoes = undone.is_some();
-        let version = match (undone, to) {
-            (Some(promotion), _) if promotion.replaces => promotion.former,
-            // Only what was bound changes.
-            (Some(_), _) => used.clone().filter(|used| !is_plain(used)),
-            (None, Some(EMBEDDED)) if embedded.is_some() => {
-                if used.as_ref().is_none_or(is_plain) && !self.present.contains(name) {
-                    return Err(Error::AlreadyInUse(name.to_owned()));
-                }
-                None
-            }
-            (None, Some(digest)) => {
-                Some(pick(name, digest, &kept, embedded.as_deref(), is_used)?).filter(|it| !is_plain(it))
-            }
-            (None, None) => match kept.iter().find(|version| !is_used(version)) {
-                Some(version) => Some(version.clone()).filter(|version| !is_plain(version)),
-                None if embedded.is_some() && used.as_ref().is_some_and(|used| !is_plain(used)) => None,
-                None => return Err(Error::NoFormer(name.to_owned())),
-            },
-        };
-        let mut choice = Choice { version, artifact: None, wasm: None, undoes };
-        if let Some(version) = &choice.version {
-            self.check_kept(name, version).map_err(Error::Refused)?;
-            let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
-            let artifact = used.map(|used| used.loaded.artifact());
-            choice.artifact = artifact.filter(|artifact| artifact.digest() == version.digest).cloned();
-            choice.wasm = self.component(name, &version.digest);
-        }
-        Ok(choice)
-    }
-
-    /// Returns the last promotion of a name, if the way back from it is open still.
-    fn undoable(&self, name: &str) -> Option<Promotion> {
-        let promotion = self.state.promotions.get(name)?;
-        let is_over = !matches!(promotion.state, PromotionState::Running | PromotionState::Passed);
-        let former = promotion.former.as_ref().filter(|_| promotion.replaces);
-        let is_lost = former.is_some_and(|former| {
-            !self.is_embedded(name, &former.digest) && !self.keep.has(name, &former.digest)
-        });
-        (!is_over && !is_lost && self.is_in_use(name, &promotion.digest, &promotion.config))
-            .then(|| promotion.clone())
-    }
-
-    pub(super) fn roll_back(
-        &mut self,
-        name: &str,
-        proven: Option<Proven>,
-        undoes: bool,
-    ) -> Result<(), Error> {
-        let reason = "rolled back by hand".to_owned();
-        if undoes && self.undoable(name).is_some() {
-            return self.return_to_former(name, reason, false, proven);
-        }
-        let now = self.clock.now().0;
-        let version = proven.as_ref().map(|proven| proven.version(now));
-        let mut state = self.state.clone();
-        if let Some(promotion) = state.promotions.get_mut(name).filter(|promotion| promotion.is_running()) {
-            promotion.end(PromotionState::Superseded, Some(reason), now);
-        }
-        let candidate = self.keep.candidate(name).cloned();
+        let cause = Cause::new(Way::Removed, Way::Removed);
         let install =
-            Install { name: name.to_owned(), version: version.clone(), proven, wasm: None, candidate };
-        self.carry_out(state, Some(install))?;
-        tracing::info!(policy.name = name, "rolled back by hand");
-        version.map_or(Ok(()), |version| self.expect_in_use(name, &version))
+            Install { name: name.to_owned(), version: None, proven: None, wasm: None, candidate, cause };
+        self.carry_out(self.state.clone(), Some(install))
     }
 
     pub(super) fn promote(&mut self, name: &str, wish: &Promote) -> Result<(), Error> {
         let candidate = self.keep.candidate(name).cloned();
         if candidate.is_none() && !self.entries.contains_key(name) {
-            return Err(Error::Unknown(name.to_owned()));
+            let name = name.to_owned();
+            return Err(match self.keep.versions(&name).is_empty() {
+                true => Error::Unknown(name),
+                false => Error::Removed(name),
+            });
+        }
+        if candidate.is_none() && wish.accept && self.accept(name, wish)? {
+            return Ok(());
         }
         let unusable = |message| Error::Unusable { name: name.to_owned(), message };
         let loaded = self.candidate_of(name).map_err(unusable)?;
@@ -237,11 +210,66 @@ impl Task {
             self.check_kept(name, version).map_err(Error::Refused)?;
         }
         let rebind = self.wanted_bindings(name, wish)?;
+        self.check_roles(name, wish, &rebind, &loaded)?;
+        self.check_groups(&rebind)?;
+
+        let now = self.clock.now().0;
+        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let next = version_of_candidate(candidate.as_ref(), used.map(|used| used.version(now)), now);
+        let Some(next) = next else { return Err(Error::NothingToPromote(name.to_owned())) };
+        let replaces = !self.is_in_use(name, &next.digest, &next.config);
+        if !replaces && self.state.bindings.difference(&rebind).is_empty() {
+            return Err(match candidate {
+                Some(_) => Error::AlreadyInUse(name.to_owned()),
+                None => Error::NothingToPromote(name.to_owned()),
+            });
+        }
+        if !wish.again {
+            self.expect_not_taken_back(name, candidate.as_ref(), &next)?;
+        }
+        let Budget { failures_max, decisions, .. } = self.settings.promote;
+        let trial = Trial {
+            proven: Proven { loaded, signatures: next.signatures.clone(), load_ms: 0 },
+            next,
+            rebind,
+            failures_max: wish.failures_max.unwrap_or(failures_max),
+            decisions: wish.decisions.unwrap_or(decisions).max(1),
+            accept: wish.accept,
+            candidate: None,
+        };
+        self.put_on_trial(name, trial, Cause::new(Way::Promoted, Way::Promoted))?;
+        if !replaces && candidate.is_some() {
+            self.drop_candidate(name)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the trial of a name as passed, if nothing else is wished; says whether that was so.
+    fn accept(&mut self, name: &str, wish: &Promote) -> Result<bool, Error> {
+        let is_running = self.state.promotions.get(name).is_some_and(Promotion::is_running);
+        if !is_running {
+            return Ok(false);
+        }
+        let rebind = self.wanted_bindings(name, wish)?;
+        if !self.state.bindings.difference(&rebind).is_empty() {
+            return Ok(false);
+        }
+        let (mut state, now) = (self.counted(), self.clock.now().0);
+        if let Some(promotion) = state.promotions.get_mut(name) {
+            promotion.end(PromotionState::Passed, Some(ACCEPTED.to_owned()), now);
+        }
+        self.carry_out(state, None)?;
+        Ok(true)
+    }
+
+    /// Checks that a version answers what it would be bound to.
+    fn check_roles(&self, name: &str, wish: &Promote, rebind: &Rebind, loaded: &Loaded) -> Result<(), Error> {
         let roles = loaded.artifact().roles();
         let bound = self.state.bindings.roles_of(name);
         let scores = rebind.scoring.is_some() || bound.iter().any(|role| role == "scoring");
         let plans = rebind.claiming.is_some()
             || !rebind.groups.is_empty()
+            || !wish.own_groups.is_empty()
             || bound.iter().any(|role| role != "scoring");
         for (role, is_wanted, is_offered) in
             [("scoring", scores, roles.scoring), ("claiming", plans, roles.claiming)]
@@ -250,76 +278,119 @@ impl Task {
                 return Err(super::manager::BindError::WrongRole { name: name.to_owned(), role }.into());
             }
         }
-        self.check_groups(&rebind)?;
+        Ok(())
+    }
 
-        let now = self.clock.now().0;
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
-        let next = version_of_candidate(candidate.as_ref(), used.map(|used| used.version(now)), now);
-        let Some(next) = next else { return Err(Error::NothingToPromote(name.to_owned())) };
-        let replaces = !self.is_in_use(name, &next.digest, &next.config);
-        let mut undo = self.state.undo(&rebind);
-        if !replaces && undo.is_empty() {
-            return Err(match candidate {
-                Some(_) => Error::AlreadyInUse(name.to_owned()),
-                None => Error::NothingToPromote(name.to_owned()),
-            });
+    /// Refuses what the host took back when it served last.
+    fn expect_not_taken_back(
+        &self,
+        name: &str,
+        candidate: Option<&Version>,
+        next: &Version,
+    ) -> Result<(), Error> {
+        let last = self.state.promotions.get(name);
+        let last = last.filter(|last| last.state == PromotionState::Returned && last.is_of(next));
+        let reason = last.and_then(|last| last.reason.clone());
+        let taken_back = candidate.and_then(Version::taken_back).map(|taken_back| taken_back.reason);
+        match reason.or(taken_back) {
+            None => Ok(()),
+            Some(reason) => {
+                let version = seat::label(&next.digest, &next.config.to_string());
+                Err(Error::TakenBack { name: name.to_owned(), version, reason })
+            }
         }
+    }
+
+    /// Puts a version into use and binds it, on trial.
+    fn put_on_trial(&mut self, name: &str, trial: Trial, cause: Cause) -> Result<(), Error> {
+        let Trial { next, proven, rebind, failures_max, decisions, accept, candidate } = trial;
+        let now = self.clock.now().0;
+        let undo = self.state.bindings.difference(&rebind);
+        let mut state = self.counted();
+        let mut on_trial = state.on_trial(&undo);
+        if state.promotions.get(name).is_some_and(Promotion::is_running) {
+            on_trial.insert(name.to_owned());
+        }
+        for tried in &on_trial {
+            let Some(promotion) = state.promotions.get_mut(tried) else { continue };
+            if !accept {
+                return Err(Error::OnTrial {
+                    name: tried.clone(),
+                    version: seat::label(&promotion.digest, &promotion.config.to_string()),
+                    asked: promotion.asked,
+                    decisions: promotion.decisions,
+                    failed: promotion.failed,
+                    failures_max: promotion.failures_max,
+                });
+            }
+            promotion.end(PromotionState::Passed, Some(ACCEPTED.to_owned()), now);
+        }
+        let replaces = !self.is_in_use(name, &next.digest, &next.config);
         let is_file =
             |used: &&super::task::Used| used.source != Source::Embedded || !is_empty(used.loaded.config());
-        let mut former = used.filter(is_file).map(|used| used.version(now));
-        let mut state = self.state.clone();
-        if let Some(running) = state.promotions.get(name).filter(|promotion| promotion.is_running()) {
-            // The way back leads to what stood its test, past what is on trial itself.
-            if running.replaces {
-                former.clone_from(&running.former);
-            }
-            undo = merged(running.undo.clone(), undo);
-        }
+        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let former = used.filter(is_file).map(|used| used.version(now));
         let mut bindings = rebind;
         if state.bindings.canary.as_ref().is_some_and(|canary| canary.policy == name) {
             bindings.canary = Some(None);
         }
         state.rebind(&bindings, now);
-        let Budget { failures_max, decisions, .. } = self.settings.promote;
-        state.promotions.insert(
-            name.to_owned(),
-            Promotion {
-                state: PromotionState::Running,
-                digest: next.digest.clone(),
-                config: next.config.clone(),
-                failures_max: wish.failures_max.unwrap_or(failures_max),
-                decisions: wish.decisions.unwrap_or(decisions).max(1),
-                asked: 0,
-                failed: 0,
-                replaces,
-                former,
-                undo,
-                reason: None,
-                at_ms: now,
-            },
-        );
-        let before = used.filter(|_| replaces).map(|used| Proven {
-            loaded: used.loaded.clone(),
-            signatures: used.signatures.clone(),
-            load_ms: used.load_ms,
-        });
+        let number = state.promotions.get(name).map_or(1, |promotion| promotion.number + 1);
+        let promotion = Promotion {
+            number,
+            state: PromotionState::Running,
+            digest: next.digest.clone(),
+            config: next.config.clone(),
+            failures_max,
+            decisions,
+            asked: 0,
+            failed: 0,
+            replaces,
+            former,
+            undo,
+            redo: Rebind::default(),
+            reason: None,
+            at_ms: now,
+        };
+        state.promotions.insert(name.to_owned(), promotion);
         let install = replaces.then(|| Install {
             name: name.to_owned(),
             version: Some(next.clone()),
-            proven: Some(Proven { loaded, signatures: next.signatures.clone(), load_ms: 0 }),
+            proven: Some(proven),
             wasm: None,
-            candidate: None,
+            candidate,
+            cause,
         });
         self.carry_out(state, install)?;
-        if let Some(before) = before {
-            self.formers.entry(name.to_owned()).or_insert(before);
-        }
-        if !replaces && candidate.is_some() {
-            self.drop_candidate(name)?;
-        }
         self.expect_in_use(name, &next)?;
         tracing::info!(policy.name = name, policy.digest = next.digest, "policy promoted, it is on trial");
         Ok(())
+    }
+
+    /// Goes forth again to a promotion that was rolled back by hand.
+    pub(super) fn go_forth(&mut self, name: &str, proven: Option<Proven>) -> Result<(), Error> {
+        let (promotion, next, redo) = self.forth(name).ok_or_else(|| Error::Overtaken(name.to_owned()))?;
+        let proven = match proven {
+            Some(proven) => proven,
+            // Only bindings change.
+            None => {
+                let loaded = self.use_of(name).map_err(|message| {
+                    let name = name.to_owned();
+                    Error::Unusable { name, message }
+                })?;
+                Proven { loaded, signatures: next.signatures.clone(), load_ms: 0 }
+            }
+        };
+        let trial = Trial {
+            candidate: self.keep.candidate(name).filter(|candidate| !candidate.is_same(&next)).cloned(),
+            next: Version { at_ms: self.clock.now().0, left: None, ..next },
+            proven,
+            rebind: redo,
+            failures_max: promotion.failures_max,
+            decisions: promotion.decisions,
+            accept: false,
+        };
+        self.put_on_trial(name, trial, Cause::new(Way::RolledBack, Way::RolledBack))
     }
 
     /// Returns what a promotion binds.
@@ -331,7 +402,8 @@ impl Task {
             groups: wish.groups.iter().map(|group| (group.clone(), own())).collect(),
             canary: None,
         };
-        if rebind.is_empty() && self.state.bindings.roles_of(name).is_empty() {
+        let serves = !self.state.bindings.roles_of(name).is_empty() || !wish.own_groups.is_empty();
+        if rebind.is_empty() && !serves {
             let is_canary = self.state.bindings.canary.as_ref().is_some_and(|canary| canary.policy == name);
             rebind.scoring = (wish.tried_on.scoring || is_canary).then(own).flatten();
             rebind.claiming = wish.tried_on.claiming.then(own).flatten();
@@ -345,7 +417,7 @@ impl Task {
 
     /// Carries a change out: all of it, or nothing if it errors.
     pub(super) fn carry_out(&mut self, mut state: State, install: Option<Install>) -> Result<(), Error> {
-        let Some(Install { name, version, proven, wasm, candidate }) = install else {
+        let Some(Install { name, version, proven, wasm, candidate, cause }) = install else {
             state.save(self.keep.path()).map_err(|error| self.unstorable(&error))?;
             self.take(state);
             self.fill_seat();
@@ -371,9 +443,9 @@ impl Task {
         self.after_files(&name, candidate);
         self.take(state);
         self.store_state();
-        self.proven = proven;
+        (self.proven, self.cause) = (proven, Some((name, cause)));
         drop(self.reconcile());
-        self.proven = None;
+        (self.proven, self.cause) = (None, None);
         Ok(())
     }
 
@@ -451,7 +523,7 @@ impl Task {
     }
 
     /// A file that was dropped at the same moment may have won.
-    fn expect_in_use(&self, name: &str, version: &Version) -> Result<(), Error> {
+    pub(super) fn expect_in_use(&self, name: &str, version: &Version) -> Result<(), Error> {
         if self.is_in_use(name, &version.digest, &version.config) {
             Ok(())
         } else {
@@ -484,59 +556,6 @@ fn config_text(version: &Version) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Joins what two changes undo; the first one was made first, so what it undoes is further back.
-fn merged(first: Rebind, second: Rebind) -> Rebind {
-    let mut groups = second.groups;
-    groups.extend(first.groups);
-    Rebind {
-        scoring: first.scoring.or(second.scoring),
-        claiming: first.claiming.or(second.claiming),
-        groups,
-        canary: None,
-    }
-}
-
-/// Finds the version whose digest begins so.
-fn pick(
-    name: &str,
-    digest: &str,
-    kept: &[Version],
-    embedded: Option<&str>,
-    is_used: impl Fn(&Version) -> bool,
-) -> Result<Version, Error> {
-    let plain = embedded.map(|digest| Version {
-        digest: digest.to_owned(),
-        config: Value::Object(serde_json::Map::new()),
-        signatures: Signatures::default(),
-        version: String::new(),
-        at_ms: 0,
-    });
-    let wanted = digest.to_ascii_lowercase();
-    let begins = |version: &&Version| !wanted.is_empty() && version.digest.starts_with(&wanted);
-    let found: Vec<_> = kept.iter().chain(&plain).filter(begins).collect();
-    let short = |version: &Version| version.digest.get(..12).unwrap_or_default().to_owned();
-    let names = |versions: &[&Version]| {
-        let mut names: Vec<_> = versions.iter().map(|version| short(version)).collect();
-        names.dedup();
-        names
-    };
-    let (name, digest) = (name.to_owned(), digest.to_owned());
-    match found.as_slice() {
-        [] => {
-            let kept = names(&kept.iter().chain(&plain).collect::<Vec<_>>());
-            Err(Error::NoVersion { name, digest, kept })
-        }
-        all if all.iter().any(|version| version.digest != all[0].digest) => {
-            Err(Error::Ambiguous { name, digest, kept: names(all) })
-        }
-        // The same component may have served with several configurations: the latest that does not serve now.
-        all => all
-            .iter()
-            .find(|version| !is_used(version))
-            .map_or_else(|| Err(Error::AlreadyInUse(name)), |version| Ok((**version).clone())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -546,34 +565,8 @@ mod tests {
 
     fn version(digest: &str, config: Value) -> Version {
         let signatures = Signatures::default();
-        Version { digest: digest.to_owned(), config, signatures, version: String::new(), at_ms: 0 }
-    }
-
-    #[test]
-    fn versions_are_found_by_the_start_of_their_digest() {
-        let kept =
-            [version("aa11", json!({"x": 2})), version("ab22", json!({})), version("aa11", json!({"x": 1}))];
-        let check = |digest: &str, expected: Result<(&str, Value), &str>| {
-            let found = pick("mine", digest, &kept, Some("ee00"), |version| version.is_same(&kept[0]));
-            let found =
-                found.map(|version| (version.digest, version.config)).map_err(|error| error.to_string());
-            match expected {
-                Ok((digest, config)) => assert_eq!(found, Ok((digest.to_owned(), config)), "{digest}"),
-                Err(text) => {
-                    assert!(found.as_ref().is_err_and(|error| error.contains(text)), "{digest}: {found:?}");
-                }
-            }
-        };
-        check("ab", Ok(("ab22", json!({}))));
-        check("AB2", Ok(("ab22", json!({}))));
-        check("aa", Ok(("aa11", json!({"x": 1}))));
-        check("ee", Ok(("ee00", json!({}))));
-        check("a", Err("begins several"));
-        check("zz", Err("kept are: "));
-        check("", Err("kept are: "));
-        let only = [version("aa11", json!({}))];
-        let found = pick("mine", "aa", &only, None, |_| true);
-        assert!(matches!(found, Err(Error::AlreadyInUse(_))), "{found:?}");
+        let (digest, version) = (digest.to_owned(), String::new());
+        Version { digest, config, signatures, version, at_ms: 0, came_by: None, left: None }
     }
 
     #[test]

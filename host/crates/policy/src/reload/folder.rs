@@ -1,7 +1,8 @@
 //! The policies folder as it is now: which policies lie there, and which files are complete.
 //!
 //! Invariant: a file counts as complete only when its last event was a close-after-write or a rename into place, when
-//! two looks some time apart found the same content, or when it was old already at the first look.
+//! two looks some time apart found the same content, or when it was old already at the first look. The files of a name
+//! are changed all or not at all: what was there is kept until the last one is in its place.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -135,14 +136,12 @@ impl Folder {
     pub(super) fn stage(&self, policy: &str, files: &Files<'_>) -> io::Result<Staging> {
         let mut staging = Staging { files: Vec::new() };
         for (suffix, bytes) in files.all() {
-            let place = self.path.join(format!("{policy}{suffix}"));
-            let Some(bytes) = bytes else {
-                staging.files.push((place, None));
-                continue;
-            };
-            // Starts with a dot: no look takes it for a file of the folder.
-            let beside = self.path.join(format!(".{policy}{suffix}{STAGED}"));
-            staging.files.push((place, Some(beside.clone())));
+            // Both start with a dot: no look takes them for files of the folder.
+            let beside = |end: &str| self.path.join(format!(".{policy}{suffix}{end}"));
+            let (place, aside) = (self.path.join(format!("{policy}{suffix}")), beside(ASIDE));
+            let beside = bytes.map(|_| beside(STAGED));
+            staging.files.push(Change { place, beside: beside.clone(), aside, was_there: None });
+            let Some((bytes, beside)) = bytes.zip(beside) else { continue };
             let mut file = fs::File::create(&beside)?;
             file.write_all(bytes)?;
             file.sync_all()?;
@@ -150,30 +149,40 @@ impl Folder {
         Ok(staging)
     }
 
-    /// Puts staged files into their places and removes those that shall not be there.
-    ///
-    /// Errors at the first that cannot be; what was done before stays done.
+    /// Puts staged files into their places and removes those that shall not be there: all of them, or none if it errors.
     pub(super) fn commit(&mut self, mut staging: Staging) -> io::Result<()> {
-        for (place, beside) in &mut staging.files {
-            match beside.take() {
-                Some(beside) => {
-                    fs::rename(&beside, &place)?;
-                    self.note(place, true);
+        let done = staging.files.iter_mut().try_for_each(Change::make).and_then(|()| self.sync());
+        if let Err(error) = done {
+            for change in staging.files.iter().rev().filter(|change| change.was_there.is_some()) {
+                if let Err(error) = change.undo() {
+                    let file = change.place.display();
+                    tracing::error!(%file, %error, "cannot put a file of the policies folder back");
                 }
-                None => match fs::remove_file(&place) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                },
+                self.note(&change.place, true);
+            }
+            // What matters is why it could not be done.
+            drop(self.sync());
+            return Err(error);
+        }
+        for change in &staging.files {
+            change.forget();
+            if change.is_there() {
+                self.note(&change.place, true);
             }
         }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
         fs::File::open(&self.path)?.sync_all()
     }
 
-    /// Removes what a host that was killed had staged.
+    /// Removes what a host that was killed had staged or kept.
     pub(super) fn tidy(&self) {
         for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(STAGED))
-            {
+            let is_left =
+                |name: &str| name.starts_with('.') && (name.ends_with(STAGED) || name.ends_with(ASIDE));
+            if entry.file_name().to_str().is_some_and(is_left) {
                 // Left there, it does no harm either.
                 drop(fs::remove_file(entry.path()));
             }
@@ -320,30 +329,102 @@ pub(super) struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Returns every file a name can have, by suffix. A digest file was about another component.
+    /// Returns every file a name can have, by suffix, the component first. A digest file was about another component.
     fn all(&self) -> [(&'static str, Option<&'a [u8]>); 5] {
         [
+            (".wasm", self.wasm),
             (".wasm.sha256", None),
             (".wasm.sig", self.wasm_signature.map(str::as_bytes)),
-            (".json.sig", self.config_signature.map(str::as_bytes)),
             (".json", self.config.map(str::as_bytes)),
-            (".wasm", self.wasm),
+            (".json.sig", self.config_signature.map(str::as_bytes)),
         ]
     }
 }
 
 /// End of the names of staged files.
 const STAGED: &str = ".fulcrum-new";
+/// End of the names of files that are kept until a change is complete.
+const ASIDE: &str = ".fulcrum-old";
 
-/// Files beside their places: what each shall replace or, if there is none, remove. Dropped, they are removed.
+/// Files beside their places. Dropped, those that were not put there are removed.
 #[derive(Debug)]
 pub(super) struct Staging {
-    files: Vec<(PathBuf, Option<PathBuf>)>,
+    files: Vec<Change>,
+}
+
+/// What becomes of one file.
+#[derive(Debug)]
+struct Change {
+    place: PathBuf,
+    /// What shall be there; `None` is nothing, or that it is there already.
+    beside: Option<PathBuf>,
+    /// Where what was there is kept meanwhile.
+    aside: PathBuf,
+    /// Whether something was there; `None` until the change begins.
+    was_there: Option<bool>,
+}
+
+impl Change {
+    /// Keeps what is there, and puts the staged file into its place. What was done when it errors is undone by
+    /// [`Self::undo`].
+    fn make(&mut self) -> io::Result<()> {
+        self.forget();
+        match fs::symlink_metadata(&self.place) {
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(io::Error::other(format!("{} is a directory", self.place.display())));
+            }
+            // With a link there is a file at the place all the time; not every file system has them.
+            Ok(_) => {
+                fs::hard_link(&self.place, &self.aside).or_else(|_| fs::rename(&self.place, &self.aside))?;
+                self.was_there = Some(true);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.was_there = Some(false),
+            Err(error) => return Err(error),
+        }
+        match &self.beside {
+            Some(beside) => {
+                fs::rename(beside, &self.place)?;
+                self.beside = None;
+                Ok(())
+            }
+            None => remove_if_there(&self.place),
+        }
+    }
+
+    /// Puts back what was there.
+    fn undo(&self) -> io::Result<()> {
+        match self.was_there {
+            Some(true) => {
+                fs::rename(&self.aside, &self.place)?;
+                // Renaming one link of a file over another one leaves both.
+                remove_if_there(&self.aside)
+            }
+            Some(false) if self.beside.is_none() => remove_if_there(&self.place),
+            Some(false) | None => Ok(()),
+        }
+    }
+
+    /// Removes what is kept of what was there.
+    fn forget(&self) {
+        // Left there, it is removed when the host starts.
+        drop(fs::remove_file(&self.aside));
+    }
+
+    fn is_there(&self) -> bool {
+        self.place.exists()
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        for beside in self.files.iter().filter_map(|(_, beside)| beside.as_ref()) {
+        for beside in self.files.iter().filter_map(|change| change.beside.as_ref()) {
             // What is left is removed when the host starts.
             drop(fs::remove_file(beside));
         }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::folder::is_policy_name;
 use super::signed::Signatures;
 use crate::artifact::digest;
+use crate::status::{Left, TakenBack, Way};
 
 /// Most names without a file whose versions are kept; the one that served longest ago goes first.
 const RETIRED_MAX: usize = 100;
@@ -38,12 +39,24 @@ pub(super) struct Version {
     /// When it came into use last, or was pushed; milliseconds since 1970.
     #[serde(default)]
     pub at_ms: u64,
+    /// How it came into use last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub came_by: Option<Way>,
+    /// Why it is not in use any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<Left>,
 }
 
 impl Version {
     /// Says whether it is the same component with the same configuration.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.digest == other.digest && self.config == other.config
+    }
+
+    /// Says how it failed, if the host took it back when it served last.
+    pub(super) fn taken_back(&self) -> Option<TakenBack> {
+        let left = self.left.as_ref().filter(|left| left.by == Way::TakenBack)?;
+        Some(TakenBack { reason: left.reason.clone().unwrap_or_default(), at: left.at })
     }
 }
 
@@ -184,14 +197,26 @@ impl Keep {
         self.file(name, digest).exists()
     }
 
-    /// Notes that a version came into use; `is_good` makes it the last good one of its name.
-    pub(super) fn came_into_use(&mut self, name: &str, version: Version, is_good: bool) -> io::Result<()> {
+    /// Notes that a version came into use, and why the one before left; `is_good` makes it the last good one of its
+    /// name.
+    pub(super) fn came_into_use(
+        &mut self,
+        name: &str,
+        version: Version,
+        is_good: bool,
+        left: &Left,
+    ) -> io::Result<()> {
         let versions_max = self.versions_max;
         self.change(name, |record| {
             let mut version = version;
-            if let Some(latest) = record.versions.first().filter(|latest| latest.is_same(&version)) {
-                // A restart brings nothing new into use.
-                version.at_ms = latest.at_ms;
+            version.left = None;
+            if let Some(latest) = record.versions.first_mut() {
+                if !latest.is_same(&version) {
+                    latest.left.get_or_insert_with(|| left.clone());
+                } else if latest.left.is_none() {
+                    // A restart brings nothing new into use.
+                    (version.at_ms, version.came_by) = (latest.at_ms, latest.came_by);
+                }
             }
             record.versions.retain(|other| !other.is_same(&version));
             record.good = is_good.then(|| version.clone());
@@ -200,15 +225,26 @@ impl Keep {
         })
     }
 
+    /// Returns what became of a version, as far as that is kept.
+    pub(super) fn left(&self, name: &str, version: &Version) -> Option<Left> {
+        let kept = self.candidate(name).into_iter().chain(self.versions(name));
+        kept.filter(|kept| kept.is_same(version)).find_map(|kept| kept.left.clone())
+    }
+
     /// Replaces the candidate of a name.
     pub(super) fn set_candidate(&mut self, name: &str, candidate: Option<Version>) -> io::Result<()> {
         self.change(name, |record| record.candidate = candidate)
     }
 
     /// Notes that a name has no good version any more: its file is gone. Its versions stay, within bounds.
-    pub(super) fn retire(&mut self, name: &str) -> io::Result<()> {
+    pub(super) fn retire(&mut self, name: &str, left: &Left) -> io::Result<()> {
         if self.good(name).is_some() {
-            self.change(name, |record| record.good = None)?;
+            self.change(name, |record| {
+                record.good = None;
+                if let Some(latest) = record.versions.first_mut() {
+                    latest.left.get_or_insert_with(|| left.clone());
+                }
+            })?;
         }
         let latest = |record: &Record| record.versions.first().map_or(0, |version| version.at_ms);
         let retired = |record: &Record| record.good.is_none() && record.candidate.is_none();
@@ -312,7 +348,12 @@ mod tests {
 
     fn version(wasm: &[u8], config: Value, at_ms: u64) -> Version {
         let signatures = Signatures::default();
-        Version { digest: digest(wasm), config, signatures, version: String::new(), at_ms }
+        let (version, came_by, left) = (String::new(), Some(Way::Pushed), None);
+        Version { digest: digest(wasm), config, signatures, version, at_ms, came_by, left }
+    }
+
+    fn left(by: Way, at: u64) -> Left {
+        Left { by, reason: None, at }
     }
 
     fn open(path: &Path) -> Keep {
@@ -321,7 +362,8 @@ mod tests {
 
     fn came(keep: &mut Keep, name: &str, wasm: &[u8], at_ms: u64) {
         keep.store(name, wasm).expect("stored");
-        keep.came_into_use(name, version(wasm, json!({"at": at_ms}), at_ms), true).expect("kept");
+        let version = version(wasm, json!({"at": at_ms}), at_ms);
+        keep.came_into_use(name, version, true, &left(Way::Pushed, at_ms)).expect("kept");
     }
 
     fn files(keep: &Keep) -> usize {
@@ -343,8 +385,17 @@ mod tests {
         assert_eq!(configs(&keep), [2, 1, 0]);
         assert_eq!(files(&keep), 6);
         // Back to the first one: it is not kept twice.
-        keep.came_into_use("a", version(b"one", json!({"at": 0}), 3), true).expect("kept");
+        let back = version(b"one", json!({"at": 0}), 3);
+        keep.came_into_use("a", back.clone(), true, &left(Way::RolledBack, 3)).expect("kept");
         assert_eq!(configs(&keep), [0, 2, 1]);
+        let lefts = |keep: &Keep| -> Vec<_> {
+            keep.versions("a").iter().map(|version| version.left.as_ref().map(|left| left.by)).collect()
+        };
+        assert_eq!(lefts(&keep), [None, Some(Way::RolledBack), Some(Way::Pushed)]);
+        // A restart brings nothing new.
+        let again = Version { at_ms: 4, came_by: Some(Way::Dropped), ..back };
+        keep.came_into_use("a", again, true, &left(Way::Dropped, 4)).expect("kept");
+        assert_eq!((keep.versions("a")[0].at_ms, keep.versions("a")[0].came_by), (3, Some(Way::Pushed)));
         came(&mut keep, "a", b"new", 4);
         assert_eq!((configs(&keep), files(&keep)), (vec![json!(4), json!(0), json!(2)], 6));
         assert_eq!(keep.load("a", &digest(b"two")), None, "swept away");
@@ -360,12 +411,13 @@ mod tests {
         for at in 0..=RETIRED_MAX {
             let name = format!("p{at}");
             came(&mut keep, &name, b"same", at as u64);
-            keep.retire(&name).expect("retired");
-            keep.retire(&name).expect("twice is fine");
+            keep.retire(&name, &left(Way::Removed, 7)).expect("retired");
+            keep.retire(&name, &left(Way::Dropped, 8)).expect("twice is fine");
             assert!(keep.good(&name).is_none());
         }
         assert!(keep.versions("p0").is_empty(), "the oldest is out");
         assert_eq!(keep.versions("p1").len(), 1);
+        assert_eq!(keep.versions("p1")[0].left, Some(left(Way::Removed, 7)));
         assert_eq!(files(&keep), 2 * RETIRED_MAX);
     }
 

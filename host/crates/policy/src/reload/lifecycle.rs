@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::folder::{is_policy_name, parse_config};
 use super::keep::Version;
-use super::manager::{BindError, Manager};
+use super::manager::{BindError, GONE, Manager};
 use super::signed::{Signatures, SignedConfig};
 use super::task::{Proven, prove_live, version_of};
 use crate::artifact::{Artifact, digest};
@@ -50,6 +50,13 @@ pub struct Promote {
     pub failures_max: Option<u32>,
     /// Decisions after which it has stood the test, at least 1; `None` is what the settings say.
     pub decisions: Option<u32>,
+    /// Whether versions on trial count as passed where the way back would lead to them; without anything else to promote,
+    /// only that.
+    pub accept: bool,
+    /// Whether a version that the host took back may be tried once more.
+    pub again: bool,
+    /// Groups that name the policy in their own settings: it serves them already.
+    pub own_groups: Vec<String>,
     /// What it was tried on beside what serves: bound if nothing else is said and the name is bound to nothing.
     pub tried_on: TriedOn,
 }
@@ -71,42 +78,67 @@ pub enum Error {
     Name,
     #[error("there is no policy `{0}`")]
     Unknown(String),
-    #[error("there is no policy `{0}` to configure; send its component, too")]
+    #[error("there is no policy `{0}` to configure; push its component, too")]
     NoComponent(String),
-    #[error("nothing is sent: give a component, a configuration, or both")]
+    #[error("nothing was sent: give a component, a configuration, or both")]
     Nothing,
     #[error("{0}")]
     Refused(Refusal),
     #[error("the policy `{0}` is compiled into the host and has no files to remove")]
     Embedded(String),
-    #[error("of the policy `{0}` there is only a candidate; drop that with ?candidate=1")]
+    #[error(
+        "the policy `{0}` is removed already; `fulcrum policy rollback {0}` brings its last version back, \
+         `fulcrum policy push` another one"
+    )]
+    Removed(String),
+    #[error(
+        "of the policy `{0}` there is only a candidate; drop that with `fulcrum policy remove {0} --candidate`"
+    )]
     OnlyCandidate(String),
     #[error("the policy `{0}` has no candidate")]
     NoCandidate(String),
     #[error(
-        "at most {max} policies can have a candidate; drop one with DELETE /admin/policies/NAME?candidate=1"
+        "at most {max} policies can have a candidate; drop one with `fulcrum policy remove NAME --candidate`"
     )]
     TooManyCandidates { max: usize },
-    #[error("the policy `{name}` is bound to {}; bind another one first, or force it", roles.join(", "))]
+    #[error(
+        "the policy `{name}` is bound to {}; bind another one first (`fulcrum policy bind`), or force it (--force)",
+        roles.join(", ")
+    )]
     InUse { name: String, roles: Vec<String> },
     #[error("no version of `{name}` that is kept begins with {digest:?}; kept are: {}", kept.join(", "))]
     NoVersion { name: String, digest: String, kept: Vec<String> },
     #[error("{digest:?} begins several versions of `{name}`: {}", kept.join(", "))]
     Ambiguous { name: String, digest: String, kept: Vec<String> },
-    #[error("there is no former version of `{0}` to return to")]
+    #[error(
+        "there is no former version of `{0}` to return to; `fulcrum policy status {0}` lists what is kept, and \
+         `fulcrum policy push` brings another one"
+    )]
     NoFormer(String),
     #[error("that version of `{0}` is in use already")]
     AlreadyInUse(String),
     #[error("the candidate of `{name}` cannot be used: {message}")]
     Unusable { name: String, message: String },
     #[error(
-        "there is nothing to promote: `{0}` has no candidate and is bound to all that already; push one with ?candidate=1"
+        "there is nothing to promote: `{0}` has no candidate and is bound to all that already; push one with \
+         `fulcrum policy push --candidate`"
     )]
     NothingToPromote(String),
     #[error(
-        "`{0}` is bound to nothing yet; say what it shall serve: \"scoring\", \"claiming\" or \"groups\" (--scoring, --claiming, --group)"
+        "`{0}` is bound to nothing yet; say what it shall serve: scoring, claiming or groups (--scoring, --claiming, \
+         --group)"
     )]
     NoRole(String),
+    #[error(
+        "`{name}` {version} is on trial ({asked} of {decisions} decisions, {failed} of at most {failures_max} \
+         failures) and is no way back yet: wait for the end of its trial, accept it (--accept), or roll it back first \
+         (`fulcrum policy rollback {name}`)"
+    )]
+    OnTrial { name: String, version: String, asked: u32, decisions: u32, failed: u32, failures_max: u32 },
+    #[error(
+        "`{name}` {version} was taken back when it served last: {reason}; to try it once more, say so (--again)"
+    )]
+    TakenBack { name: String, version: String, reason: String },
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error("another version of `{0}` came into use meanwhile")]
@@ -115,7 +147,7 @@ pub enum Error {
     Folder { path: PathBuf, error: String },
     #[error("cannot store what is kept of policies in {}: {error}; nothing changed", path.display())]
     State { path: PathBuf, error: String },
-    #[error("the host is stopping")]
+    #[error("{GONE}")]
     Stopping,
 }
 
@@ -148,7 +180,8 @@ impl Manager {
             config = parse_config(name, &text).map_err(Error::Refused)?;
             signatures.config = upload.config_signature.map(|signature| SignedConfig { text, signature });
         }
-        let version = Version { digest, config, signatures, version: String::new(), at_ms: 0 };
+        let (version, at_ms, came_by, left) = (String::new(), 0, None, None);
+        let version = Version { digest, config, signatures, version, at_ms, came_by, left };
         self.check(name, &version)?;
         let proven = self.prove(name, artifact, upload.component.as_deref(), &version)?;
         let (name, wasm) = (name.to_owned(), upload.component);
@@ -162,24 +195,30 @@ impl Manager {
     }
 
     /// Removes the files of a name; its versions and its candidate are kept.
-    pub fn remove(&self, name: &str, force: bool) -> Result<(), Error> {
+    ///
+    /// `own_groups` are the groups that name it in their own settings: it is in use for them, too.
+    pub fn remove(&self, name: &str, force: bool, own_groups: Vec<String>) -> Result<(), Error> {
         let name = name.to_owned();
-        self.work(move |task| task.remove(&name, force)).unwrap_or(Err(Error::Stopping))
+        self.work(move |task| task.remove(&name, force, &own_groups)).unwrap_or(Err(Error::Stopping))
     }
 
     /// Puts a former version into the folder and into use: that with this digest, given by its first digits or as
-    /// [`EMBEDDED`], else the one before the one in use. Returning from the last promotion undoes what that bound, too.
-    /// Blocks while the version is loaded and proven.
+    /// [`EMBEDDED`], else the one before the one in use. Returning from the last promotion undoes what that bound, too,
+    /// and returning again goes forth to it, on trial anew.
+    ///
+    /// What is in use decides nothing any more from the beginning. Blocks while the version is loaded and proven, unless
+    /// it is loaded still.
     pub fn roll_back(&self, name: &str, to: Option<&str>) -> Result<(), Error> {
         let (wanted, to) = (name.to_owned(), to.map(str::to_owned));
-        let choose = move |task: &mut super::task::Task| task.choose(&wanted, to.as_deref());
-        let choice = self.work(choose).unwrap_or(Err(Error::Stopping))?;
+        let begin = move |task: &mut super::task::Task| task.begin_rollback(&wanted, to.as_deref());
+        let Some(choice) = self.work(begin).unwrap_or(Err(Error::Stopping))? else { return Ok(()) };
+        let _resume = Resume { manager: self, name };
         let proven = match &choice.version {
             Some(version) => Some(self.prove(name, choice.artifact, choice.wasm.as_deref(), version)?),
             None => None,
         };
-        let (name, undoes) = (name.to_owned(), choice.undoes);
-        self.work(move |task| task.roll_back(&name, proven, undoes)).unwrap_or(Err(Error::Stopping))
+        let (name, turn) = (name.to_owned(), choice.turn);
+        self.work(move |task| task.end_rollback(&name, proven, turn)).unwrap_or(Err(Error::Stopping))
     }
 
     /// Puts the candidate into use, binds roles and groups to the name, and puts it on trial. Without a candidate the
@@ -219,6 +258,20 @@ impl Manager {
     }
 }
 
+/// Lets a version decide again whose rollback failed.
+struct Resume<'a> {
+    manager: &'a Manager,
+    name: &'a str,
+}
+
+impl Drop for Resume<'_> {
+    fn drop(&mut self) {
+        let name = self.name.to_owned();
+        // After a rollback that was carried out there is nothing to do.
+        let _resumed = self.manager.work(move |task| task.resume(&name));
+    }
+}
+
 impl Proven {
     /// Returns what is to be kept of it.
     pub(super) fn version(&self, at_ms: u64) -> Version {
@@ -237,8 +290,20 @@ pub(super) struct Basis {
 pub(super) struct Choice {
     /// `None` is the embedded version, or none.
     pub version: Option<Version>,
+    /// The same, loaded and proven.
+    pub proven: Option<Proven>,
     pub artifact: Option<Arc<Artifact>>,
     pub wasm: Option<Vec<u8>>,
-    /// Whether this undoes the last promotion.
-    pub undoes: bool,
+    pub turn: Turn,
+}
+
+/// What a rollback is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Another version.
+    Plain,
+    /// The last promotion is undone.
+    Undo,
+    /// The last promotion was undone and is made again.
+    Forth,
 }

@@ -29,6 +29,10 @@ use crate::trust::TrustedKeys;
 /// Messages waiting for the task; file events beyond that are found by the next look.
 const QUEUE_LEN: usize = 1024;
 
+/// What is said in place of an answer that never comes.
+pub(super) const GONE: &str =
+    "the host is stopping, or its policies' task crashed at this; the log of the host says which";
+
 /// What the task is woken by.
 pub(super) enum Message {
     Changed {
@@ -112,8 +116,16 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum BindError {
-    #[error("there is no policy `{0}`; drop {0}.wasm into the policies folder first")]
+    #[error(
+        "there is no policy `{0}`; push it first (`fulcrum policy push {0}.wasm`), or drop its file into the policies \
+         folder"
+    )]
     Unknown(String),
+    #[error(
+        "the policy `{0}` has no version in use; `fulcrum policy rollback {0}` brings its last one back, \
+         `fulcrum policy push` another one"
+    )]
+    Removed(String),
     #[error("the policy `{0}` is a candidate only; promote it (`fulcrum policy promote {0}`)")]
     OnlyCandidate(String),
     #[error("the policy `{0}` is what serves already; push a candidate of it first")]
@@ -126,9 +138,11 @@ pub enum BindError {
     WrongRole { name: String, role: &'static str },
     #[error("the policy `{name}` cannot be used: {message}")]
     Unusable { name: String, message: String },
-    #[error("at most {max} groups can be bound one by one; set the policy of a group with PUT /groups/NAME")]
+    #[error(
+        "at most {max} groups can be bound one by one; name the policy in the settings of the group itself"
+    )]
     TooMany { max: usize },
-    #[error("the host is stopping")]
+    #[error("{GONE}")]
     Stopping,
 }
 
@@ -218,7 +232,9 @@ impl Manager {
             is_state_unsaved: false,
             candidates: BTreeMap::new(),
             proven: None,
-            formers: BTreeMap::new(),
+            cause: None,
+            formers: Vec::new(),
+            suspended: BTreeMap::new(),
             probations: BTreeMap::new(),
             counted_at: clock.now(),
             canary: None,
@@ -279,6 +295,17 @@ impl Manager {
         statuses
     }
 
+    /// Returns which version decides for the clients that no canary decides for; `None` is the fallback.
+    #[must_use]
+    pub fn decides(&self) -> Option<Arc<Identity>> {
+        let mut decides = None;
+        self.host.with_seat(&mut |seat| {
+            let health = seat.health().filter(|health| health.breaker == breaker::State::Closed);
+            decides = health.map(|health| health.identity);
+        });
+        decides
+    }
+
     /// Returns the runtime its policies run in.
     #[must_use]
     pub fn runtime(&self) -> &Arc<Runtime> {
@@ -297,14 +324,13 @@ impl Manager {
         self.shown.read().bindings.clone()
     }
 
-    /// Reconciles now and says what changed. Blocks until it is done.
+    /// Reconciles now and says what changed, or that the task does not answer. Blocks until it is done.
     #[must_use]
     pub fn reload(&self) -> Report {
         let (reply, answer) = mpsc::sync_channel(1);
-        if self.sender.send(Message::Reload(reply)).is_err() {
-            return Report::default();
-        }
-        answer.recv().unwrap_or_default()
+        let sent = self.sender.send(Message::Reload(reply)).is_ok();
+        let report = if sent { answer.recv().ok() } else { None };
+        report.unwrap_or_else(|| Report { error: Some(GONE.to_owned()), ..Report::default() })
     }
 
     /// Returns the name of the policy that plans for a group.
@@ -322,7 +348,7 @@ impl Manager {
             return Ok(loaded.clone());
         }
         let (reply, answer) = mpsc::sync_channel(1);
-        let stopping = || "the host is stopping".to_owned();
+        let stopping = || GONE.to_owned();
         self.sender.send(Message::Use(name.to_owned(), reply)).map_err(|_| stopping())?;
         answer.recv().unwrap_or_else(|_| Err(stopping()))
     }
@@ -341,7 +367,7 @@ impl Manager {
             task.show();
             found
         })
-        .unwrap_or_else(|| Err("the host is stopping".to_owned()))
+        .unwrap_or_else(|| Err(GONE.to_owned()))
     }
 
     /// Calls `listener` whenever a version in use or a binding changed.
@@ -400,7 +426,7 @@ impl Manager {
     }
 
     /// Has something done by the task itself, after a reconcile, and waits for its answer; `None` if the host is
-    /// stopping.
+    /// stopping, or if the task crashed at it.
     pub(super) fn work<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Task) -> T + Send + 'static,

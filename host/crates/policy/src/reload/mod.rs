@@ -2,6 +2,7 @@
 //! serves.
 
 mod acts;
+mod back;
 mod folder;
 mod keep;
 pub mod lifecycle;

@@ -11,11 +11,11 @@ use super::task::{Task, Used, prove_live};
 use crate::artifact::{Artifact, Loaded};
 use crate::breaker;
 use crate::failure::Failure;
-use crate::probation::{Budget, Probation};
+use crate::probation::{Budget, Probation, Verdict};
 use crate::proof;
 use crate::refusal::Refusal;
 use crate::seat::{Culprit, ScoringFactory, ScoringPolicy, Staged};
-use crate::status::{Bindings, Canary, Rebind, Source};
+use crate::status::{Bindings, Canary, Left, Rebind, Source, Way};
 
 /// Most groups with a binding of their own.
 const GROUP_BINDINGS_MAX: usize = 10_000;
@@ -73,11 +73,18 @@ impl Task {
         if !self.entries.contains_key(name) && self.embedded(name).is_none() {
             return Err(match self.keep.candidate(name) {
                 Some(_) => BindError::OnlyCandidate(name.to_owned()),
-                None => BindError::Unknown(name.to_owned()),
+                None => self.unknown(name),
             });
         }
         let found = self.use_of(name);
         offers(found, name, role)
+    }
+
+    fn unknown(&self, name: &str) -> BindError {
+        match self.keep.versions(name).is_empty() {
+            true => BindError::Unknown(name.to_owned()),
+            false => BindError::Removed(name.to_owned()),
+        }
     }
 
     /// Checks that a canary would be another version than the one that serves scoring.
@@ -91,7 +98,7 @@ impl Task {
             || self.embedded(name).is_some()
             || self.keep.candidate(name).is_some();
         if !is_known {
-            return Err(BindError::Unknown(name.to_owned()));
+            return Err(self.unknown(name));
         }
         let found = self.candidate_of(name);
         let identity = found.as_ref().ok().map(|loaded| loaded.identity().clone());
@@ -149,7 +156,11 @@ impl Task {
     }
 
     fn fill_first(&mut self) {
-        let (bound, default) = (self.state.bindings.scoring.clone(), self.settings.default_scoring.clone());
+        let (bound, default) = (self.effective_bindings().scoring, self.settings.default_scoring.clone());
+        if let Some(identity) = self.abandoned(&bound) {
+            self.unseat(&identity);
+            return;
+        }
         let mut instead_because = None;
         let wanted = self.scorer(&bound).or_else(|reason| {
             instead_because = Some(reason);
@@ -172,8 +183,13 @@ impl Task {
         if let Some(reason) = instead_because {
             tracing::warn!(policy.name = bound, reason, instead = default, "the bound policy cannot serve");
         }
-        let probation =
-            self.probations.values().find(|probation| *probation.identity() == *wanted.identity()).cloned();
+        let is_same = |probation: &&Arc<Probation>| *probation.identity() == *wanted.identity();
+        // What failed is not asked with another configuration either, as long as its return is due.
+        let is_spent = |probation: &&Arc<Probation>| {
+            probation.is_of(wanted.identity()) && probation.verdict() == Verdict::Spent
+        };
+        let mut probations = self.probations.values();
+        let probation = probations.clone().find(is_same).or_else(|| probations.find(is_spent)).cloned();
         match self.stage(&wanted, probation) {
             Ok(staged) => {
                 let mut staged = Some(staged);
@@ -263,7 +279,7 @@ impl Task {
 
     /// Returns the version in use under a name, if it can serve scoring.
     fn scorer(&mut self, name: &str) -> Result<Arc<Loaded>, String> {
-        let loaded = self.use_of(name)?;
+        let loaded = self.serving_of(name)?;
         if loaded.artifact().roles().scoring {
             Ok(loaded)
         } else {
@@ -346,7 +362,8 @@ impl Task {
         let config = entry.used.take().map(|used| used.loaded.config().clone());
         self.quarantine.insert(digest.clone(), failure.clone());
         self.save_quarantine();
-        if let Err(error) = self.keep.retire(&name) {
+        let left = Left { by: Way::Quarantined, reason: Some(failure.clone()), at: self.clock.now().0 };
+        if let Err(error) = self.keep.retire(&name, &left) {
             tracing::error!(policy.name = name, %error, "cannot forget the last good version");
         }
         self.refuse(&name, &digest, config.as_ref(), &Refusal::Quarantined { failure });

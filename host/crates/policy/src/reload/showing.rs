@@ -16,25 +16,30 @@ impl Task {
         let mut served = None;
         self.host.with_seat(&mut |seat| served = seat.health().map(|health| health.identity));
         let served = served.map(|identity| identity.name.clone());
-        let candidates = self.keep.records().iter().filter(|(_, record)| record.candidate.is_some());
-        let names: BTreeSet<&String> = self.entries.keys().chain(candidates.map(|(name, _)| name)).collect();
+        // Also those of which only former versions are kept.
+        let kept = self
+            .keep
+            .records()
+            .iter()
+            .filter(|(_, record)| record.candidate.is_some() || !record.versions.is_empty());
+        let names: BTreeSet<&String> = self.entries.keys().chain(kept.map(|(name, _)| name)).collect();
         let none = Entry::default();
         let entry = |name: &String| self.entries.get(name).unwrap_or(&none);
         let statuses =
             names.into_iter().map(|name| self.status(name, entry(name), served.as_ref())).collect();
-        let used =
-            |(name, entry): (&String, &Entry)| Some((name.clone(), entry.used.as_ref()?.loaded.clone()));
-        let loaded: BTreeMap<_, _> = self.entries.iter().filter_map(used).collect();
+        let bindings = self.effective_bindings();
+        let loaded: BTreeMap<_, _> =
+            self.entries.keys().filter_map(|name| Some((name.clone(), self.answering(name)?))).collect();
         let candidates = self.candidates.iter();
         let candidates =
             candidates.filter_map(|(name, loaded)| Some((name.clone(), loaded.as_ref().ok()?.clone())));
         let listeners = {
             let mut shown = self.shown.write();
-            let is_same = shown.bindings == self.state.bindings
+            let is_same = shown.bindings == bindings
                 && shown.loaded.len() == loaded.len()
                 && shown.loaded.values().zip(loaded.values()).all(|(a, b)| std::sync::Arc::ptr_eq(a, b));
             shown.statuses = statuses;
-            shown.bindings = self.state.bindings.clone();
+            shown.bindings = bindings;
             shown.loaded = loaded;
             shown.candidates = candidates.collect();
             shown.probations = self.probations.values().cloned().collect();
@@ -86,7 +91,7 @@ impl Task {
             self.embedded_digest(name).unwrap_or_default().clone_into(&mut status.digest);
             status.size_bytes = policy.wasm.len() as u64;
         } else if entry.problem.is_none() {
-            status.state = State::Candidate;
+            status.state = if status.candidate.is_some() { State::Candidate } else { State::Removed };
         }
         if entry.problem.as_ref().is_some_and(|problem| problem.code == "quarantined") && entry.used.is_none()
         {
@@ -102,6 +107,7 @@ impl Task {
             config: version.config.clone(),
             at: version.at_ms,
             problem: self.candidates.get(name).and_then(|loaded| loaded.as_ref().err().cloned()),
+            taken_back: version.taken_back(),
         }
     }
 
@@ -123,6 +129,8 @@ impl Task {
                 embedded: embedded == Some(version.digest.as_str()),
                 in_use: is_used(&version.digest, &version.config),
                 at: Some(version.at_ms).filter(|at| *at > 0),
+                came_by: version.came_by,
+                left: version.left.clone(),
             })
             .collect();
         if let Some(digest) = embedded
@@ -131,7 +139,8 @@ impl Task {
             let config = Value::Object(serde_json::Map::new());
             let in_use = is_used(digest, &config);
             let (digest, version) = (digest.to_owned(), String::new());
-            versions.push(Kept { digest, version, config, embedded: true, in_use, at: None });
+            let (at, came_by, left) = (None, None, None);
+            versions.push(Kept { digest, version, config, embedded: true, in_use, at, came_by, left });
         }
         versions
     }
@@ -140,8 +149,10 @@ impl Task {
         match &self.canary {
             Some(canary) if canary.probation.identity().name == name => {
                 let (asked, failed) = canary.probation.counts();
-                let digest = canary.probation.identity().digest.clone();
-                Some(CanaryStatus { share: canary.share, digest, asked, failed, reason: None })
+                let identity = canary.probation.identity();
+                let digest = identity.digest.clone();
+                let config = serde_json::from_str(&identity.config).unwrap_or_default();
+                Some(CanaryStatus { share: canary.share, digest, config, asked, failed, reason: None })
             }
             _ => self.canaries_ended.get(name).cloned(),
         }
@@ -161,7 +172,11 @@ fn show_promotion(promotion: &state::Promotion) -> Promotion {
         budget: Allowance { failures_max: promotion.failures_max, decisions: promotion.decisions },
         asked: promotion.asked,
         failed: promotion.failed,
-        from: Former { digest: former.map(|former| former.digest.clone()), bindings: promotion.undo.clone() },
+        from: Former {
+            digest: former.map(|former| former.digest.clone()),
+            config: former.map(|former| former.config.clone()),
+            bindings: promotion.undo.clone(),
+        },
         reason: promotion.reason.clone(),
         at: promotion.at_ms,
     }

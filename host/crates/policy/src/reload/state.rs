@@ -54,6 +54,9 @@ pub(super) struct Installing {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Promotion {
+    /// Tells promotions of one name apart, counted up; 0 in what a former build wrote.
+    #[serde(default)]
+    pub number: u64,
     pub state: PromotionState,
     pub digest: String,
     pub config: Value,
@@ -67,6 +70,9 @@ pub(super) struct Promotion {
     pub former: Option<Version>,
     /// What was bound otherwise before.
     pub undo: Rebind,
+    /// After a rollback by hand: what that took from it, to go forth again.
+    #[serde(default)]
+    pub redo: Rebind,
     pub reason: Option<String>,
     pub at_ms: u64,
 }
@@ -74,6 +80,25 @@ pub(super) struct Promotion {
 impl Promotion {
     pub(super) fn is_running(&self) -> bool {
         self.state == PromotionState::Running
+    }
+
+    /// Says whether it is about this version.
+    pub(super) fn is_of(&self, version: &Version) -> bool {
+        self.digest == version.digest && self.config == version.config
+    }
+
+    /// Returns what gives its bindings back, as far as they are bound to it still.
+    pub(super) fn way_back(&self, name: &str, bindings: &Bindings) -> Rebind {
+        let Rebind { scoring, claiming, groups, .. } = self.undo.clone();
+        Rebind {
+            scoring: scoring.filter(|_| bindings.scoring == name),
+            claiming: claiming.filter(|_| bindings.claiming == name),
+            groups: groups
+                .into_iter()
+                .filter(|(group, _)| bindings.groups.get(group).is_some_and(|policy| policy == name))
+                .collect(),
+            canary: None,
+        }
     }
 
     pub(super) fn budget(&self) -> Budget {
@@ -133,39 +158,24 @@ impl State {
     /// Changes bindings by hand: what a running promotion would undo and was bound otherwise since is not undone any
     /// more, and a promotion that serves nothing any more is over.
     pub(super) fn rebind(&mut self, rebind: &Rebind, now_ms: u64) {
-        let changed = self.bindings.difference(rebind);
+        let before = self.bindings.clone();
+        let changed = before.difference(rebind);
         self.bindings.apply(rebind);
         let bindings = &self.bindings;
         for (name, promotion) in self.promotions.iter_mut().filter(|(_, promotion)| promotion.is_running()) {
             promotion.undo.forget(&changed);
-            if bindings.roles_of(name).is_empty() {
+            if bindings.roles_of(name).is_empty() && !before.roles_of(name).is_empty() {
                 let reason = "other policies were bound".to_owned();
                 promotion.end(PromotionState::Superseded, Some(reason), now_ms);
             }
         }
     }
 
-    /// Returns what undoes a change of bindings. What a running promotion bound is undone by what served before that:
-    /// the way back leads to something that stood its test.
-    pub(super) fn undo(&self, rebind: &Rebind) -> Rebind {
-        let mut undo = self.bindings.difference(rebind);
-        for (name, promotion) in self.promotions.iter().filter(|(_, promotion)| promotion.is_running()) {
-            let before = &promotion.undo;
-            if undo.scoring.as_ref() == Some(name) && before.scoring.is_some() {
-                undo.scoring.clone_from(&before.scoring);
-            }
-            if undo.claiming.as_ref() == Some(name) && before.claiming.is_some() {
-                undo.claiming.clone_from(&before.claiming);
-            }
-            for (group, policy) in &mut undo.groups {
-                if policy.as_ref() == Some(name)
-                    && let Some(policy_before) = before.groups.get(group)
-                {
-                    policy.clone_from(policy_before);
-                }
-            }
-        }
-        undo
+    /// Returns the names on trial that a change of bindings would make a way back lead to.
+    pub(super) fn on_trial(&self, undo: &Rebind) -> BTreeSet<String> {
+        let names = undo.scoring.iter().chain(&undo.claiming).chain(undo.groups.values().flatten());
+        let is_on_trial = |name: &&String| self.promotions.get(*name).is_some_and(Promotion::is_running);
+        names.filter(is_on_trial).cloned().collect()
     }
 }
 
@@ -186,6 +196,7 @@ mod tests {
 
     fn promotion(undo: Rebind) -> Promotion {
         Promotion {
+            number: 1,
             state: PromotionState::Running,
             digest: "d".to_owned(),
             config: json!({}),
@@ -196,6 +207,7 @@ mod tests {
             replaces: false,
             former: None,
             undo,
+            redo: Rebind::default(),
             reason: None,
             at_ms: 1,
         }
@@ -236,7 +248,7 @@ mod tests {
         let mut state = fresh();
         let mut wish = scoring("mine");
         wish.groups.insert("g".to_owned(), Some("mine".to_owned()));
-        let undo = state.undo(&wish);
+        let undo = state.bindings.difference(&wish);
         assert_eq!(undo, Rebind { groups: [("g".to_owned(), None)].into(), ..scoring("p2c") });
         state.bindings.apply(&wish);
         state.promotions.insert("mine".to_owned(), promotion(undo));
@@ -253,14 +265,16 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_leads_past_what_is_on_trial_itself() {
+    fn what_is_on_trial_is_no_way_back() {
         let mut state = fresh();
-        let undo = state.undo(&scoring("a"));
+        let wish = Rebind { groups: [("g".to_owned(), Some("b".to_owned()))].into(), ..scoring("b") };
+        let undo = |state: &State| state.bindings.difference(&wish);
+        assert!(state.on_trial(&undo(&state)).is_empty());
         state.bindings.apply(&scoring("a"));
-        state.promotions.insert("a".to_owned(), promotion(undo));
-        assert_eq!(state.undo(&scoring("b")), scoring("p2c"));
-        assert_eq!(state.undo(&scoring("a")), Rebind::default());
+        state.promotions.insert("a".to_owned(), promotion(scoring("p2c")));
+        assert_eq!(state.on_trial(&undo(&state)), ["a".to_owned()].into());
+        assert!(state.on_trial(&state.bindings.difference(&scoring("a"))).is_empty());
         state.promotions.get_mut("a").expect("there").end(PromotionState::Passed, None, 2);
-        assert_eq!(state.undo(&scoring("b")), scoring("a"));
+        assert!(state.on_trial(&undo(&state)).is_empty());
     }
 }

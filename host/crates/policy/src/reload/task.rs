@@ -1,6 +1,10 @@
 //! The task's own work: look at the folder, prove what is new, remember what was refused.
+//!
+//! Invariant: a crash in one piece of work ends that piece only. The task goes on, and nobody is told that it was done.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
@@ -9,6 +13,8 @@ use fulcrum_core::time::{Clock, Timestamp, millis};
 use parking_lot::RwLock;
 use serde_json::Value;
 
+use super::acts::Cause;
+use super::back::Suspended;
 use super::folder::{Folder, Found, Look};
 use super::keep::{Keep, Version};
 use super::manager::{Embedded, Message, Settings, Shown};
@@ -23,10 +29,13 @@ use crate::proof;
 use crate::refusal::Refusal;
 use crate::runtime::Runtime;
 use crate::seat::{Alarm, OwnedRequest, ScoringFactory as _, ScoringHost};
-use crate::status::{CanaryStatus, Problem, Report, Source};
+use crate::status::{CanaryStatus, Left, Problem, Report, Source, Way};
 
 /// How long a burst of file events may go on before the folder is looked at.
 const GATHER: Duration = Duration::from_millis(20);
+
+/// What a reload says that crashed.
+const CRASHED: &str = "the policies' task crashed at the look at the folder; the log of the host says where";
 
 /// One policy name.
 #[derive(Default)]
@@ -47,6 +56,11 @@ pub(super) struct Used {
 }
 
 impl Used {
+    fn of(proven: Proven, source: Source) -> Self {
+        let Proven { loaded, signatures, load_ms } = proven;
+        Self { loaded, source, load_ms, signatures }
+    }
+
     /// Returns what is to be kept of it.
     pub(super) fn version(&self, at_ms: u64) -> Version {
         version_of(&self.loaded, self.signatures.clone(), at_ms)
@@ -59,6 +73,13 @@ pub(super) struct Proven {
     pub(super) loaded: Arc<Loaded>,
     pub(super) signatures: Signatures,
     pub(super) load_ms: u64,
+}
+
+impl From<Used> for Proven {
+    fn from(used: Used) -> Self {
+        let Used { loaded, signatures, load_ms, .. } = used;
+        Self { loaded, signatures, load_ms }
+    }
 }
 
 pub(super) struct Task {
@@ -80,8 +101,12 @@ pub(super) struct Task {
     pub(super) candidates: BTreeMap<String, Result<Arc<Loaded>, String>>,
     /// What was proven before its files were put into the folder.
     pub(super) proven: Option<Proven>,
-    /// What versions on trial replaced, so that the way back is short.
-    pub(super) formers: BTreeMap<String, Proven>,
+    /// Why the version in use of a name is being replaced.
+    pub(super) cause: Option<(String, Cause)>,
+    /// What was in use before, one version per name, the latest first: loaded still, so that the way back is short.
+    pub(super) formers: Vec<Proven>,
+    /// Versions that are being taken back, by name.
+    pub(super) suspended: BTreeMap<String, Suspended>,
     /// The error budgets of versions on trial.
     pub(super) probations: BTreeMap<String, Arc<Probation>>,
     /// When the counts of the budgets were stored last.
@@ -110,6 +135,8 @@ pub(super) struct Unsaved {
     /// Its component, unless that is stored already.
     pub(super) wasm: Option<Vec<u8>>,
     version: Version,
+    /// Why the one before left.
+    left: Left,
     is_reported: bool,
 }
 
@@ -129,69 +156,97 @@ impl Task {
             good.map(|(name, _)| name).filter(|name| !self.present.contains(*name)).cloned().collect();
         for name in gone {
             // The file was deleted while the host was down.
-            self.retire(&name);
+            self.retire(&name, Way::Removed);
         }
+        self.show();
         self.judge();
     }
 
     pub(super) fn run(mut self, receiver: &Receiver<Message>) {
+        let mut pause = self.pause();
         loop {
-            let message = match receiver.recv_timeout(self.pause()) {
+            let message = match receiver.recv_timeout(pause) {
                 Ok(message) => Some(message),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            let mut replies = Vec::new();
-            let mut works = Vec::new();
-            let mut gather = matches!(message, Some(Message::Changed { closed: false, .. }));
-            let mut next = message;
-            loop {
-                match next {
-                    Some(Message::Changed { path, closed }) => {
-                        gather &= !closed;
-                        self.folder.note(&path, closed);
-                    }
-                    Some(Message::Reload(reply)) => replies.push(reply),
-                    Some(Message::Work(work)) => works.push(work),
-                    Some(Message::Use(name, reply)) => {
-                        let loaded = self.use_of(&name);
-                        self.show();
+            pause = match self.guard(|task| task.turn(message, receiver)) {
+                Some(ControlFlow::Continue(())) => self.pause(),
+                Some(ControlFlow::Break(())) => return,
+                // What crashed is due again soon; it must not keep the machine busy.
+                None => self.settings.poll,
+            };
+        }
+    }
+
+    /// Does a part of the work; a crash in it is an error in the log, and the rest goes on. Who waits for an answer of it
+    /// learns that there is none.
+    fn guard<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let done = catch_unwind(AssertUnwindSafe(|| work(self)));
+        done.inspect_err(|_| {
+            tracing::error!("the policies' task crashed at one of its works; it goes on with the next one");
+            // They were about that work only.
+            (self.proven, self.cause) = (None, None);
+        })
+        .ok()
+    }
+
+    /// Handles a message and those behind it, and looks at everything once.
+    fn turn(&mut self, message: Option<Message>, receiver: &Receiver<Message>) -> ControlFlow<()> {
+        let mut replies = Vec::new();
+        let mut works = Vec::new();
+        let mut gather = matches!(message, Some(Message::Changed { closed: false, .. }));
+        let mut next = message;
+        loop {
+            match next {
+                Some(Message::Changed { path, closed }) => {
+                    gather &= !closed;
+                    self.folder.note(&path, closed);
+                }
+                Some(Message::Reload(reply)) => replies.push(reply),
+                Some(Message::Work(work)) => works.push(work),
+                Some(Message::Use(name, reply)) => {
+                    self.guard(|task| {
+                        let loaded = task.serving_of(&name);
+                        task.show();
                         drop(reply.try_send(loaded));
-                    }
-                    Some(Message::FolderGone) => self.watch = None,
-                    Some(Message::Stop) => return,
-                    Some(Message::Look) | None => {}
+                    });
                 }
-                next = match receiver.try_recv() {
-                    Ok(message) => Some(message),
-                    // A writer at work: its next event is near, and until it is done there is nothing to do.
-                    Err(_) if gather => {
-                        gather = false;
-                        receiver.recv_timeout(GATHER).ok()
-                    }
-                    Err(_) => break,
-                };
-                if next.is_none() {
-                    break;
+                Some(Message::FolderGone) => self.watch = None,
+                Some(Message::Stop) => return ControlFlow::Break(()),
+                Some(Message::Look) | None => {}
+            }
+            next = match receiver.try_recv() {
+                Ok(message) => Some(message),
+                // A writer at work: its next event is near, and until it is done there is nothing to do.
+                Err(_) if gather => {
+                    gather = false;
+                    receiver.recv_timeout(GATHER).ok()
                 }
-            }
-            self.rewatch();
-            if !replies.is_empty() {
-                // Whoever asks wants what was refused to be tried again: it may have been refused for want of time.
-                self.entries.values_mut().for_each(|entry| entry.refused = None);
-                self.candidates.retain(|_, candidate| candidate.is_ok());
-            }
-            let report = self.reconcile();
-            for work in works {
-                work(&mut self);
-            }
-            self.judge();
-            self.run_trial();
-            self.store_counts();
-            for reply in replies {
-                drop(reply.try_send(report.clone()));
+                Err(_) => break,
+            };
+            if next.is_none() {
+                break;
             }
         }
+        self.rewatch();
+        if !replies.is_empty() {
+            // Whoever asks wants what was refused to be tried again: it may have been refused for want of time.
+            self.entries.values_mut().for_each(|entry| entry.refused = None);
+            self.candidates.retain(|_, candidate| candidate.is_ok());
+        }
+        let report = self.guard(Self::reconcile);
+        for work in works {
+            self.guard(|task| work(task));
+        }
+        self.guard(Self::judge);
+        self.guard(Self::run_trial);
+        self.guard(Self::store_counts);
+        for reply in replies {
+            let crashed = || Report { error: Some(CRASHED.to_owned()), ..Report::default() };
+            drop(reply.try_send(report.clone().unwrap_or_else(crashed)));
+        }
+        ControlFlow::Continue(())
     }
 
     /// Returns how long to wait for a message at most.
@@ -260,7 +315,7 @@ impl Task {
             }
         }
         self.is_waiting = !report.waiting.is_empty();
-        self.end_overtaken(&report.waiting);
+        self.follow_versions(&report.waiting);
         self.shown.write().reloads.changed += report.changed.len() as u64;
         self.fill_seat();
         self.save();
@@ -286,8 +341,8 @@ impl Task {
                 continue;
             }
             let stored = unsaved.wasm.as_ref().map_or(Ok(()), |wasm| self.keep.store(&unsaved.name, wasm));
-            let saved =
-                stored.and_then(|()| self.keep.came_into_use(&unsaved.name, unsaved.version.clone(), true));
+            let (version, left) = (unsaved.version.clone(), &unsaved.left);
+            let saved = stored.and_then(|()| self.keep.came_into_use(&unsaved.name, version, true, left));
             if let Err(error) = saved {
                 if !unsaved.is_reported {
                     tracing::error!(
@@ -321,16 +376,24 @@ impl Task {
             entry.used.as_ref().map(|used| used.loaded.artifact().digest().to_owned()),
             entry.problem.as_ref().map(|problem| problem.digest.clone()),
         ];
-        *entry = Entry::default();
-        if !is_embedded {
+        let replaced = std::mem::take(entry).used;
+        if is_embedded {
+            // Loaded still, it need not be compiled again.
+            let plain = self.former(name).filter(|former| self.is_plain(former)).cloned();
+            let used = plain.map(|plain| Used::of(plain, Source::Embedded));
+            self.entries.insert(name.to_owned(), Entry { used, ..Entry::default() });
+        } else {
             self.entries.remove(name);
+        }
+        if let Some(used) = replaced {
+            self.remember(name, used.into());
         }
         let before = self.quarantine.len();
         digests.into_iter().flatten().for_each(|digest| drop(self.quarantine.remove(&digest)));
         if self.quarantine.len() != before {
             self.save_quarantine();
         }
-        self.retire(name);
+        self.retire(name, Way::Removed);
         tracing::info!(policy.name = name, embedded = is_embedded, "policy file removed");
         report.changed.push(name.to_owned());
     }
@@ -377,9 +440,16 @@ impl Task {
                 let Proven { loaded, signatures, load_ms } = proven;
                 tracing::info!(policy.name = name, policy.digest = digest, load_ms, "policy version proven");
                 let used = Used { loaded, source, load_ms, signatures };
-                let version = used.version(self.clock.now().0);
-                self.unsaved.push(Unsaved { name: name.to_owned(), wasm, version, is_reported: false });
-                self.entries.insert(name.to_owned(), Entry { used: Some(used), ..Entry::default() });
+                let now = self.clock.now().0;
+                let (came, left) = self.cause_of(name, Way::Dropped, now);
+                let version = Version { came_by: Some(came), ..used.version(now) };
+                let entry = Entry { used: Some(used), ..Entry::default() };
+                let before = self.entries.insert(name.to_owned(), entry).and_then(|entry| entry.used);
+                // The same version may only have another source now.
+                if let Some(before) = before.filter(|before| !before.version(now).is_same(&version)) {
+                    self.remember(name, before.into());
+                }
+                self.unsaved.push(Unsaved { name: name.to_owned(), wasm, version, left, is_reported: false });
                 report.changed.push(name.to_owned());
             }
             Err(refusal) => {
@@ -508,22 +578,39 @@ impl Task {
         self.keep.load(name, digest).or_else(|| self.folder.component(name, digest))
     }
 
-    /// Notes that a name has no file any more.
-    pub(super) fn retire(&mut self, name: &str) {
+    /// Returns why the version in use of a name is replaced right now: by an order, or else the way it is said.
+    fn cause_of(&self, name: &str, otherwise: Way, now_ms: u64) -> (Way, Left) {
+        let ordered = self.cause.as_ref().filter(|(ordered, _)| ordered == name).map(|(_, cause)| cause);
+        let Cause { came, left, reason } =
+            ordered.cloned().unwrap_or_else(|| Cause::new(otherwise, otherwise));
+        (came, Left { by: left, reason, at: now_ms })
+    }
+
+    /// Returns the version compiled into the host under a name.
+    pub(super) fn plain_version(&self, name: &str, at_ms: u64) -> Option<Version> {
+        Some(Version {
+            digest: self.embedded_digest(name)?.to_owned(),
+            config: Value::Object(serde_json::Map::new()),
+            signatures: Signatures::default(),
+            version: String::new(),
+            at_ms,
+            came_by: None,
+            left: None,
+        })
+    }
+
+    /// Notes that a name has no file any more, because of this unless there is an order.
+    pub(super) fn retire(&mut self, name: &str, otherwise: Way) {
         let is_known = self.keep.records().contains_key(name);
-        let retired = match self.embedded_digest(name) {
+        let now = self.clock.now().0;
+        let (came, left) = self.cause_of(name, otherwise, now);
+        let retired = match self.plain_version(name, now) {
             // The embedded version is in use again.
-            Some(digest) if is_known => {
-                let version = Version {
-                    digest: digest.to_owned(),
-                    config: Value::Object(serde_json::Map::new()),
-                    signatures: Signatures::default(),
-                    version: String::new(),
-                    at_ms: self.clock.now().0,
-                };
-                self.keep.came_into_use(name, version, false)
+            Some(version) if is_known => {
+                let version = Version { came_by: Some(came), ..version };
+                self.keep.came_into_use(name, version, false, &left)
             }
-            _ => self.keep.retire(name),
+            _ => self.keep.retire(name, &left),
         };
         if let Err(error) = retired {
             tracing::error!(policy.name = name, %error, "cannot note that a policy file is gone");
@@ -553,6 +640,8 @@ pub(super) fn version_of(loaded: &Loaded, signatures: Signatures, at_ms: u64) ->
         signatures,
         version: loaded.artifact().describe().version.clone(),
         at_ms,
+        came_by: None,
+        left: None,
     }
 }
 

@@ -1,59 +1,67 @@
 //! Versions on trial: what counts against them, when they are taken back, and what of it is stored.
 //!
-//! Invariant: a version whose budget is spent is not asked any more, whatever becomes of the way back; the fallback
-//! answers until that is done.
+//! Invariants: a version whose budget is spent is not asked any more, whatever becomes of the way back; the fallback
+//! answers until that is done. A version that was taken back is never the last good one, even if nothing can be used in
+//! its place.
 
 use std::sync::Arc;
 
-use super::acts::Install;
+use super::acts::{Cause, Install, TakenBackBy};
+use super::keep::Version;
 use super::lifecycle::Error;
-use super::state::State;
+use super::showing::is_empty;
+use super::state::{Promotion, State};
 use super::task::{Proven, Task};
 use crate::probation::{Probation, Verdict};
-use crate::seat::Identity;
-use crate::status::{CanaryStatus, PromotionState, Rebind};
+use crate::seat::{Identity, ScoringFactory as _};
+use crate::status::{CanaryStatus, Left, PromotionState, Way};
 
 impl Task {
     /// Makes a state the present one, and brings the error budgets in line with it. It is stored by the caller.
     pub(super) fn take(&mut self, state: State) {
         let before = std::mem::replace(&mut self.state, state);
         for (name, promotion) in before.promotions.iter().filter(|(_, promotion)| promotion.is_running()) {
-            let same = self
-                .state
-                .promotions
-                .get(name)
-                .filter(|now| now.digest == promotion.digest && now.config == promotion.config);
-            let state = same.map_or(PromotionState::Superseded, |now| now.state);
-            if state == PromotionState::Running {
+            let now = self.state.promotions.get(name).filter(|now| now.number == promotion.number).cloned();
+            let Some(now) = now else {
+                // Another promotion follows one that was accepted.
+                self.probations.remove(name);
+                self.count_end(name, promotion, PromotionState::Passed, "accepted by hand");
                 continue;
-            }
-            let reason = same.and_then(|now| now.reason.clone()).unwrap_or_default();
-            let ended = &mut self.shown.write().ended;
-            match state {
-                PromotionState::Passed => ended.passed += 1,
-                PromotionState::Returned => ended.returned += 1,
-                _ => ended.superseded += 1,
-            }
-            if state == PromotionState::Returned {
-                tracing::error!(
-                    policy.name = name,
-                    policy.digest = promotion.digest,
-                    reason,
-                    "policy taken back, what served before it serves again"
-                );
-            } else {
-                let state = state.name();
-                tracing::info!(
-                    policy.name = name,
-                    policy.digest = promotion.digest,
-                    state,
-                    reason,
-                    "promotion ended"
-                );
+            };
+            if now.state != PromotionState::Running {
+                self.count_end(name, promotion, now.state, now.reason.as_deref().unwrap_or_default());
             }
         }
         self.resume_trials();
         self.keep.pin(self.state.pins());
+    }
+
+    /// Counts and logs the end of a promotion.
+    fn count_end(&self, name: &str, promotion: &Promotion, state: PromotionState, reason: &str) {
+        let ended = &mut self.shown.write().ended;
+        match state {
+            PromotionState::Passed => ended.passed += 1,
+            PromotionState::Returned => ended.returned += 1,
+            PromotionState::RolledBack => ended.rolled_back += 1,
+            PromotionState::Running | PromotionState::Superseded => ended.superseded += 1,
+        }
+        if state == PromotionState::Returned {
+            tracing::error!(
+                policy.name = name,
+                policy.digest = promotion.digest,
+                reason,
+                "policy taken back, what served before it serves again"
+            );
+        } else {
+            let state = state.name();
+            tracing::info!(
+                policy.name = name,
+                policy.digest = promotion.digest,
+                state,
+                reason,
+                "promotion ended"
+            );
+        }
     }
 
     /// Gives every promotion that runs its error budget, and takes those away that none needs.
@@ -76,7 +84,6 @@ impl Task {
             });
             self.probations.insert(name.clone(), probation);
         }
-        self.formers.retain(|name, _| self.probations.contains_key(name));
     }
 
     /// Acts on the verdicts that are there.
@@ -114,7 +121,7 @@ impl Task {
     fn give_back(&mut self, name: &str) {
         let Some(probation) = self.probations.get(name) else { return };
         let reason = self.reason(probation);
-        if let Err(error) = self.return_to_former(name, reason, true, None) {
+        if let Err(error) = self.return_to_former(name, TakenBackBy::Host, reason, None) {
             // Tried again at the next look; the version is not asked meanwhile.
             tracing::error!(policy.name = name, %error, "cannot take a failing policy back, the fallback decides");
         }
@@ -142,43 +149,80 @@ impl Task {
         }
     }
 
-    /// Returns to what served before a promotion: the version, and what the promotion bound.
+    /// Returns to what served before a promotion: the version, and what the promotion bound. The version it takes back
+    /// is the candidate again, for its author to look at.
     pub(super) fn return_to_former(
         &mut self,
         name: &str,
+        by: TakenBackBy,
         reason: String,
-        keeps_candidate: bool,
         proven: Option<Proven>,
     ) -> Result<(), Error> {
         let now = self.clock.now().0;
         let mut state = self.counted();
         let Some(promotion) = state.promotions.get_mut(name) else { return Ok(()) };
-        promotion.end(PromotionState::Returned, Some(reason), now);
-        let (replaces, former) = (promotion.replaces, promotion.former.clone());
-        // Only what is bound to it still.
-        let bindings = &self.state.bindings;
-        let Rebind { scoring, claiming, groups, .. } = promotion.undo.clone();
-        let undo = Rebind {
-            scoring: scoring.filter(|_| bindings.scoring == name),
-            claiming: claiming.filter(|_| bindings.claiming == name),
-            groups: groups
-                .into_iter()
-                .filter(|(group, _)| bindings.groups.get(group).is_some_and(|policy| policy == name))
-                .collect(),
-            canary: None,
+        let (ended, came, left) = match by {
+            TakenBackBy::Host => (PromotionState::Returned, Way::Returned, Way::TakenBack),
+            TakenBackBy::Hand => (PromotionState::RolledBack, Way::RolledBack, Way::RolledBack),
         };
+        promotion.end(ended, Some(reason.clone()), now);
+        let undo = promotion.way_back(name, &self.state.bindings);
+        promotion.redo = self.state.bindings.difference(&undo);
+        promotion.undo = undo.clone();
+        let (replaces, former) = (promotion.replaces, promotion.former.clone());
         state.bindings.apply(&undo);
         let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
-        let failed = used.map(|used| used.version(now)).filter(|_| keeps_candidate);
+        let why = Left { by: left, reason: Some(reason.clone()), at: now };
+        let kept = self.keep.versions(name).iter().cloned();
+        let mut known = used.map(|used| used.version(now)).into_iter().chain(kept);
+        let failed = known.find(|version| promotion.is_of(version));
+        drop(known);
+        let failed = failed.map(|failed| Version { left: Some(why.clone()), ..failed });
+        if replaces && by == TakenBackBy::Host {
+            // First of all: a host that is killed in between must not bring it back.
+            self.keep.retire(name, &why).map_err(|error| self.unstorable(&error))?;
+        }
         let install = replaces.then(|| Install {
             name: name.to_owned(),
-            proven: proven.or_else(|| self.formers.get(name).cloned()).filter(|_| former.is_some()),
+            proven: proven.or_else(|| self.former(name).cloned()).filter(|_| former.is_some()),
             version: former,
             wasm: None,
             // One that was pushed meanwhile is newer.
             candidate: self.keep.candidate(name).cloned().or(failed),
+            cause: Cause { reason: Some(reason), ..Cause::new(came, left) },
         });
-        self.carry_out(state, install)
+        self.carry_out(state, install)?;
+        if replaces && by == TakenBackBy::Host {
+            self.forsake(name);
+        }
+        Ok(())
+    }
+
+    /// Lets go of a version that was taken back, if what served before it cannot be used: the one compiled into the host,
+    /// the default of the role or the fallback serves.
+    fn forsake(&mut self, name: &str) {
+        let Some(promotion) = self.state.promotions.get(name) else { return };
+        if !self.is_in_use(name, &promotion.digest, &promotion.config) {
+            return;
+        }
+        let is_embedded = self.embedded(name).is_some();
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let Some(failed) = entry.used.take() else { return };
+        let problem =
+            entry.problem.as_ref().map_or("its files cannot be read yet", |problem| &problem.message);
+        let serves = match is_embedded {
+            true => "the version compiled into the host serves",
+            false => "the default policy or the fallback serves",
+        };
+        let note = format!("; what served before it cannot be used ({problem}), {serves}");
+        tracing::error!(policy.name = name, problem, serves, "no former version can be used");
+        if let Some(promotion) = self.state.promotions.get_mut(name) {
+            promotion.reason.get_or_insert_default().push_str(&note);
+        }
+        self.store_state();
+        self.unseat(failed.loaded.identity());
+        self.fill_seat();
+        self.show();
     }
 
     fn give_canary_back(&mut self) {
@@ -193,19 +237,23 @@ impl Task {
             reason,
             "the canary failed and is taken out"
         );
-        let status = CanaryStatus { share: 0.0, digest, asked, failed, reason: Some(reason) };
+        let config = serde_json::from_str(&canary.probation.identity().config).unwrap_or_default();
+        let status = CanaryStatus { share: 0.0, digest, config, asked, failed, reason: Some(reason) };
         self.canaries_ended.insert(name, status);
         self.shown.write().ended.canaries_returned += 1;
         self.drop_canary();
         self.show();
     }
 
-    /// Ends promotions whose version is not in use any more: a file was dropped, or another version pushed.
-    pub(super) fn end_overtaken(&mut self, waiting: &[String]) {
+    /// Lets the trial of a name go on with another version that came into use, its counts anew: what it returns to stays.
+    /// It ends when that itself came into use, or when there is no version any more.
+    pub(super) fn follow_versions(&mut self, waiting: &[String]) {
         let running = self.state.promotions.iter().filter(|(_, promotion)| promotion.is_running());
         let overtaken: Vec<_> = running
             .filter(|(name, promotion)| {
-                !waiting.contains(name) && !self.is_in_use(name, &promotion.digest, &promotion.config)
+                !waiting.contains(name)
+                    && !self.is_in_use(name, &promotion.digest, &promotion.config)
+                    && !self.is_half_returned(name, promotion)
             })
             .map(|(name, _)| name.clone())
             .collect();
@@ -215,17 +263,67 @@ impl Task {
         let now = self.clock.now().0;
         let mut state = self.counted();
         for name in overtaken {
-            if let Some(promotion) = state.promotions.get_mut(&name) {
-                let reason = "another version came into use".to_owned();
-                promotion.end(PromotionState::Superseded, Some(reason), now);
+            let present = self.version_in_use(&name, now);
+            let Some(promotion) = state.promotions.get_mut(&name) else { continue };
+            let is_plain =
+                |version: &Version| self.is_embedded(&name, &version.digest) && is_empty(&version.config);
+            if !promotion.replaces {
+                // It was there before, only what is bound to it was on trial.
+                let mut kept = self.keep.versions(&name).iter();
+                let before = kept.find(|version| promotion.is_of(version)).cloned();
+                promotion.former = before.filter(|before| !is_plain(before));
+            }
+            let is_back = |version: &Version| match &promotion.former {
+                Some(former) => former.is_same(version),
+                None => is_plain(version),
+            };
+            let over = match &present {
+                None => Some("there is no version in use any more"),
+                Some(version) if promotion.replaces && is_back(version) => {
+                    Some("what served before it came into use again")
+                }
+                Some(_) => None,
+            };
+            match (over, present) {
+                (None, Some(version)) => {
+                    tracing::info!(
+                        policy.name = name,
+                        policy.digest = version.digest,
+                        "the trial goes on with another version"
+                    );
+                    promotion.replaces = true;
+                    (promotion.digest, promotion.config) = (version.digest, version.config);
+                    (promotion.asked, promotion.failed, promotion.at_ms) = (0, 0, now);
+                }
+                (over, _) => promotion.end(PromotionState::Superseded, over.map(str::to_owned), now),
             }
         }
         self.take(state);
         self.store_state();
     }
 
+    /// Says whether a return is due and only parts of what failed, or of what served before it, are in use: then the
+    /// return is what ends the trial.
+    fn is_half_returned(&self, name: &str, promotion: &Promotion) -> bool {
+        let probation = self.probations.get(name);
+        if !promotion.replaces || probation.is_none_or(|probation| probation.verdict() != Verdict::Spent) {
+            return false;
+        }
+        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let Some(used) = used else { return self.present.contains(name) };
+        let digest = used.loaded.artifact().digest();
+        let former = promotion.former.as_ref().map(|former| former.digest.as_str());
+        digest == promotion.digest || Some(digest) == former
+    }
+
+    /// Returns the version in use of a name, the one compiled into the host included.
+    fn version_in_use(&self, name: &str, now_ms: u64) -> Option<Version> {
+        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        used.map(|used| used.version(now_ms)).or_else(|| self.plain_version(name, now_ms))
+    }
+
     /// Returns the state with the counts of now.
-    fn counted(&self) -> State {
+    pub(super) fn counted(&self) -> State {
         let mut state = self.state.clone();
         for (name, probation) in &self.probations {
             if let Some(promotion) = state.promotions.get_mut(name) {

@@ -23,6 +23,8 @@ pub(super) struct Live {
     /// False once it said that it does not explain.
     pub(super) explains: bool,
     pub(super) breaker: Breaker,
+    /// Explanations have a breaker of their own: one that fails is no reason not to let the policy decide.
+    pub(super) explaining: Breaker,
     pub(super) culprit: Option<Culprit>,
     last_failure: Option<Failure>,
     probation: Option<Arc<Probation>>,
@@ -60,6 +62,7 @@ impl Live {
             committed: Vec::with_capacity(COMMITTED_MAX),
             explains: true,
             breaker: if is_last_resort { Breaker::without_quarantine() } else { Breaker::default() },
+            explaining: Breaker::without_quarantine(),
             culprit: None,
             last_failure: None,
             probation,

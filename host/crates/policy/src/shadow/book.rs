@@ -33,6 +33,7 @@ pub(super) struct Book {
 struct Target<E> {
     same: u64,
     different: u64,
+    itself: u64,
     failed: BTreeMap<&'static str, u64>,
     last_failure: Option<String>,
     live: Spread,
@@ -117,16 +118,25 @@ impl Book {
         times: Times,
         shape: Option<(Sides<u64>, Sides<After>)>,
     ) {
-        let group = if self.groups.contains_key(group) || self.groups.len() < GROUPS_MAX {
-            self.groups.entry(group.to_owned()).or_default()
-        } else {
-            self.others.get_or_insert_default()
-        };
+        let group = self.group(group);
         group.target.count(by, verdict, times);
         if let Some((moves, after)) = shape {
             group.moves.live += moves.live;
             group.moves.candidate += moves.candidate;
             group.after = after;
+        }
+    }
+
+    /// Counts a plan that was up to the very version.
+    pub(super) fn planned_itself(&mut self, group: &str) {
+        self.group(group).target.itself += 1;
+    }
+
+    fn group(&mut self, name: &str) -> &mut Group {
+        if self.groups.contains_key(name) || self.groups.len() < GROUPS_MAX {
+            self.groups.entry(name.to_owned()).or_default()
+        } else {
+            self.others.get_or_insert_default()
         }
     }
 
@@ -137,8 +147,10 @@ impl Book {
         counts
     }
 
-    pub(super) fn scoring(&self, dropped: u64) -> ScoringReport {
-        ScoringReport { counts: self.scoring.show(dropped), examples: self.scoring.examples.clone() }
+    /// `itself` were up to the very version: the thread of the shadow does not see them.
+    pub(super) fn scoring(&self, dropped: u64, itself: u64) -> ScoringReport {
+        let counts = Compared { itself, ..self.scoring.show(dropped) };
+        ScoringReport { counts, examples: self.scoring.examples.clone() }
     }
 
     /// Returns the groups kept apart and the sum of the others; a group of which all was dropped is there as well.
@@ -180,6 +192,7 @@ impl<E> Default for Target<E> {
         Self {
             same: 0,
             different: 0,
+            itself: 0,
             failed: BTreeMap::new(),
             last_failure: None,
             live: Spread::default(),
@@ -280,6 +293,7 @@ impl<E> Target<E> {
             failed: self.failed.clone(),
             last_failure: self.last_failure.clone(),
             dropped,
+            itself: self.itself,
             time: Sides { live: percentiles(&self.live), candidate: percentiles(&self.candidate) },
             versions: self.versions.iter().map(|(_, version)| version.clone()).collect(),
         }
@@ -353,6 +367,13 @@ mod tests {
         let others = others.expect("there are others");
         assert_eq!((groups.len(), groups["g00"].counts.dropped), (GROUPS_MAX, 1));
         assert_eq!((others.counts.different, others.counts.dropped, others.moves.live), (6, 5, 12));
+        assert_eq!(book.counts().different, 70);
+        // What the version planned itself is nothing that was compared.
+        book.planned_itself("g00");
+        book.planned_itself("g69");
+        let (groups, others) = book.groups(&dropped);
+        let itself = |group: &GroupReport| (group.counts.itself, group.counts.compared);
+        assert_eq!((itself(&groups["g00"]), others.as_ref().map(itself)), ((1, 1), Some((1, 6))));
         assert_eq!(book.counts().different, 70);
     }
 }

@@ -60,6 +60,17 @@ impl Claimer {
         Self { base, deadline, patience, configs: Vec::new() }
     }
 
+    /// Says whether a plan was up to this very version, the group's own configuration included.
+    pub(super) fn is_own(&self, claimed: &Claimed) -> bool {
+        let own = self.base.identity();
+        let is_component = |asked: &Identity| asked.name == own.name && asked.digest == own.digest;
+        let asked = claimed.planned.asked.as_deref().filter(|asked| is_component(asked));
+        asked.is_some_and(|asked| {
+            let config = self.config(&claimed.wish.config).to_string();
+            config == asked.config
+        })
+    }
+
     /// Lets the candidate plan a cycle that was planned, and compares. `example` is the number of the next difference,
     /// if that should become an example.
     pub(super) fn compare(&mut self, claimed: &Claimed, example: Option<u64>, spent: &Spent<'_>) -> Answered {
@@ -122,10 +133,16 @@ impl Claimer {
         (plan.map_err(Mishap::Failure), nanos)
     }
 
-    /// Returns the version for a group's own configuration, and makes it the latest.
-    fn configured(&mut self, patch: &Value) -> &mut Configured {
+    /// Returns the candidate's configuration with a group's own over it.
+    fn config(&self, patch: &Value) -> Value {
         let mut config = self.base.config().clone();
         merge(&mut config, patch);
+        config
+    }
+
+    /// Returns the version for a group's own configuration, and makes it the latest.
+    fn configured(&mut self, patch: &Value) -> &mut Configured {
+        let config = self.config(patch);
         let at = self.configs.iter().position(|configured| configured.config == config);
         let configured = match at {
             Some(at) => self.configs.remove(at),

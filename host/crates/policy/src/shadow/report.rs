@@ -27,6 +27,10 @@ pub struct Summary {
     pub name: String,
     /// Lower-case hex sha256 of the candidate's component.
     pub digest: String,
+    /// The candidate's configuration.
+    pub config: Value,
+    /// Whether the version is (still) the candidate of that name, or in use while there is no candidate.
+    pub is_current: bool,
     /// Whether it goes on.
     pub state: State,
     /// When it began, in milliseconds since 1970.
@@ -45,9 +49,12 @@ pub struct Report {
     pub digest: String,
     /// The candidate's configuration.
     pub config: Value,
+    /// Whether the version is (still) the candidate of that name, or in use while there is no candidate. If not, the
+    /// report is one of a former candidate.
+    pub is_current: bool,
     /// Whether it goes on.
     pub state: State,
-    /// Why it ended itself.
+    /// Why it ended itself, or that its version was promoted.
     pub reason: Option<String>,
     /// When it began, in milliseconds since 1970.
     pub since_ms: u64,
@@ -63,7 +70,8 @@ pub struct Report {
     pub other_groups: Option<GroupReport>,
 }
 
-/// Counts of one target. `compared` is `same` and `different` together; what failed or was dropped is in none of them.
+/// Counts of one target. `compared` is `same` and `different` together; what failed, was dropped or was up to the very
+/// version is in none of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Compared {
@@ -79,6 +87,8 @@ pub struct Compared {
     pub last_failure: Option<String>,
     /// Not compared: the shadow did not keep up, or ended first.
     pub dropped: u64,
+    /// Not compared: the decision was up to this very version.
+    pub itself: u64,
     /// Time of one answer.
     pub time: Sides<Percentiles>,
     /// The live versions it was compared with, the latest last; older ones are added up by name with an empty digest.

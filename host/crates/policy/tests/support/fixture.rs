@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part; a test may panic")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulcrum_core::scoring::{Loads, Request, ScoringSnapshot};
@@ -18,10 +19,16 @@ use crate::support::*;
 pub(crate) struct Host {
     seat: Mutex<ScoringSeat>,
     snapshot: ScoringSnapshot,
+    /// How often a snapshot was asked for: once for each proof, and once for each version that takes the seat.
+    pub(crate) snapshots: AtomicUsize,
+    /// While a test holds it, nobody gets a snapshot.
+    pub(crate) gate: Mutex<()>,
 }
 
 impl ScoringHost for Host {
     fn snapshot(&self) -> ScoringSnapshot {
+        let _open = self.gate.lock();
+        self.snapshots.fetch_add(1, Ordering::Relaxed);
         self.snapshot.clone()
     }
 
@@ -50,7 +57,8 @@ impl Fixture {
     pub(crate) fn restart_with(folder: tempfile::TempDir, change: impl FnOnce(&mut Settings)) -> Self {
         let (alarm, inbox) = manager::inbox();
         let snapshot = ScoringSnapshot { roster: roster(3), loads: Loads::unknown(3), roster_revision: 0 };
-        let host = Arc::new(Host { seat: Mutex::new(ScoringSeat::new(alarm)), snapshot });
+        let (snapshots, gate) = (AtomicUsize::new(0), Mutex::new(()));
+        let host = Arc::new(Host { seat: Mutex::new(ScoringSeat::new(alarm)), snapshot, snapshots, gate });
         let clock = Arc::new(TestClock::default());
         let mut settings = Settings {
             folder: folder.path().join("policies"),

@@ -9,7 +9,7 @@ use fulcrum_coordinator::{Candidate, Explained, Grounds, Pick};
 use fulcrum_policy::Outcome;
 use serde::Serialize;
 
-use crate::http::words;
+use crate::words;
 
 /// Most terms named in the text.
 const TERMS_MAX: usize = 4;
@@ -20,15 +20,22 @@ const NAME_CHARS_MAX: usize = 64;
 /// Differences below this share of the terms are left over from rounding.
 const NOISE: f64 = 1e-9;
 
-/// The field `why` of a recommendation.
-#[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Why {
+/// The field `why` of a recommendation, live or recorded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Why {
     text: String,
     /// Those of the winner, largest first; empty where nobody explained it.
     terms: Vec<Term>,
 }
 
-#[derive(Debug, PartialEq, Serialize)]
+impl Why {
+    /// Returns the words.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct Term {
     name: String,
     /// Null if it is not finite.
@@ -36,7 +43,7 @@ struct Term {
 }
 
 /// Says why a session goes to `pick`, or to nobody.
-pub(super) fn why(pick: Option<&Pick>, grounds: Option<&Grounds>) -> Why {
+pub(crate) fn why(pick: Option<&Pick>, grounds: Option<&Grounds>) -> Why {
     let Some(pick) = pick else {
         let text =
             "Nobody may be chosen: every instance is dead, draining, excluded, or without a label asked for.";
@@ -67,9 +74,19 @@ pub(super) fn why(pick: Option<&Pick>, grounds: Option<&Grounds>) -> Why {
     Why { text: sentences.join(" "), terms: parts.into_iter().map(term).collect() }
 }
 
+/// Names the largest of some terms: `sessions 400, cpu 55`; empty if all are zero.
+pub(crate) fn terms(parts: &[(String, f64)]) -> String {
+    let parts = sorted(parts);
+    named(&parts).trim_start_matches(": ").to_owned()
+}
+
 /// Returns the terms, largest first.
 fn largest_first(of: &Candidate) -> Vec<(&str, f64)> {
-    let mut parts: Vec<_> = of.parts.iter().map(|(name, value)| (&**name, *value)).collect();
+    sorted(&of.parts)
+}
+
+fn sorted(parts: &[(String, f64)]) -> Vec<(&str, f64)> {
+    let mut parts: Vec<_> = parts.iter().map(|(name, value)| (&**name, *value)).collect();
     // A discount counts as much as a surcharge; what is not a number comes last.
     let size = |value: f64| if value.is_nan() { -1.0 } else { value.abs() };
     parts.sort_by(|a, b| size(b.1).total_cmp(&size(a.1)));

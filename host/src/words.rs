@@ -17,7 +17,7 @@ const EXPONENT_FROM: f64 = 1e6;
 const NOISE: f64 = 1e-9;
 
 /// Writes a number with at most four significant digits.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value.is_nan() {
         return "not a number".to_owned();
     }
@@ -45,7 +45,7 @@ fn trimmed(digits: &str) -> &str {
 
 /// Writes a name: as it is if it is one plain word, else cut, escaped and in quotes, so that it cannot be taken for a
 /// part of the sentence.
-pub(super) fn name(text: &str) -> String {
+pub(crate) fn name(text: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "-_./:@".contains(letter);
     let is_word = text.chars().all(is_plain)
         && text.chars().any(char::is_alphanumeric)
@@ -54,17 +54,17 @@ pub(super) fn name(text: &str) -> String {
 }
 
 /// Writes what somebody said, in quotes.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", cut(text, TEXT_CHARS_MAX))
 }
 
 /// Writes what somebody said without quotes.
-pub(super) fn said(text: &str) -> String {
+pub(crate) fn said(text: &str) -> String {
     cut(text, TEXT_CHARS_MAX)
 }
 
 /// Writes the first `max` characters on one line, with escapes for what is not printable and for quotes.
-pub(super) fn cut(text: &str, max: usize) -> String {
+pub(crate) fn cut(text: &str, max: usize) -> String {
     let mut out = String::new();
     let mut letters = text.chars();
     for letter in letters.by_ref().take(max) {
@@ -80,12 +80,12 @@ pub(super) fn cut(text: &str, max: usize) -> String {
 }
 
 /// Writes how many there are of something whose plural ends in `s`.
-pub(super) fn count(count: usize, what: &str) -> String {
+pub(crate) fn count(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// Writes a list: `a`, `a and b`, `a, b and c`.
-pub(super) fn list(items: &[String]) -> String {
+pub(crate) fn list(items: &[String]) -> String {
     match items {
         [] => String::new(),
         [only] => only.clone(),
@@ -94,7 +94,7 @@ pub(super) fn list(items: &[String]) -> String {
 }
 
 /// Writes how long ago something was, in its two leading digits at least.
-pub(super) fn ago(span: Duration) -> String {
+pub(crate) fn ago(span: Duration) -> String {
     let (millis, secs) = (span.as_millis(), span.as_secs());
     match secs {
         0 => format!("{millis} ms ago"),
@@ -106,7 +106,7 @@ pub(super) fn ago(span: Duration) -> String {
 }
 
 /// Writes why a cycle ran.
-pub(super) fn because(reason: Reason) -> &'static str {
+pub(crate) fn because(reason: Reason) -> &'static str {
     match reason {
         Reason::Join => "because a member joined",
         Reason::Leave => "because a member left",
