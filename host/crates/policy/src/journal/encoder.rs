@@ -16,7 +16,7 @@ use crate::tap::{Claimed, Scored};
 /// Turns decisions into the lines of one segment after another.
 ///
 /// Invariant: a line refers only to policies, rosters and snapshots that stand before it in the same segment, and to no
-/// older ones than a reader keeps: the last roster and snapshot, and the last [`POLICIES_KEPT`] policies.
+/// older ones than a reader keeps: the last roster and snapshot, and the last `POLICIES_KEPT` policies.
 pub struct Encoder {
     header: Header,
     policies: HashMap<Arc<Identity>, u64>,

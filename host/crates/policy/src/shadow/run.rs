@@ -1,7 +1,8 @@
 //! The thread of a shadow: takes what was decided, lets the candidate answer, and writes down how that compares.
 //!
-//! Invariant: it gives way. It runs at the lowest priority but a few (on Linux, where a thread has one of its own) and
-//! looks for work by itself, so that no decision has to wake it.
+//! Invariant: it gives way. It runs at the lowest priority (on Linux, where a thread has one of its own) and looks for work
+//! by itself, so that no decision has to wake it; the less there is, the more seldom, as each look disturbs whatever
+//! request is answered at that moment.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,20 +13,23 @@ use fulcrum_core::time::Clock;
 use super::claiming::Claimer;
 use super::report::State;
 use super::scoring::{Make, Scorer};
-use super::{Inbox, Shadow};
+use super::{Inbox, SCORED_LEN, Shadow};
 use crate::artifact::Loaded;
 use crate::breaker::Breaker;
 use crate::failure::Failure;
 use crate::seat::{ScoringFactory as _, ScoringPolicy};
 
-/// Time between two looks while nothing waits.
-const IDLE: Duration = Duration::from_millis(5);
+/// Shortest and longest time between two looks.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Answers in one go after which the next look comes soon: the queue must not fill meanwhile.
+const MANY: usize = SCORED_LEN / 8;
 /// How much longer than its deadline a call may take by the clock: a thread that gives way is kept waiting by others.
 /// What it may use of a processor is the deadline.
 const PATIENCE: u32 = 5;
-/// How far the thread steps back, of 19.
+/// How far the thread steps back: as far as it can.
 #[cfg(target_os = "linux")]
-const NICENESS: i32 = 10;
+const NICENESS: i32 = 19;
 /// Stack of the thread; guests run on it.
 const STACK_BYTES: usize = 4 << 20;
 
@@ -79,10 +83,14 @@ impl Runner {
     fn run(mut self) {
         let _crash = Crash(self.shadow.clone());
         step_back();
+        let mut pause = PAUSE_MIN;
         while self.shadow.is_running() {
-            if !self.plan_one() && !self.score_one() {
-                std::thread::park_timeout(IDLE);
+            let mut answered = 0;
+            while self.shadow.is_running() && (self.plan_one() || self.score_one()) {
+                answered += 1;
             }
+            pause = if answered > MANY { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+            std::thread::park_timeout(pause);
         }
         // Nobody compares what still waits.
         while let Ok((claimed, bytes)) = self.inbox.claimed.try_recv() {
