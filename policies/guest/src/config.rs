@@ -1,7 +1,7 @@
 //! Configuration from JSON, with errors that name the field.
 //!
-//! A small parser of its own: `serde_json` with its derive would make a guest two to three times as large. The host
-//! has validated the configuration against the policy's schema already; this is the guest's own second look.
+//! A small parser of its own: `serde_json` with its derive makes a guest two to three times as large, which is why
+//! `typed` is behind the feature `serde`. The host has validated the configuration against the policy's schema already; this is the guest's own second look.
 //! Accepts exactly RFC 8259, nested at most [`DEPTH_MAX`] deep, each key of an object once.
 
 use crate::Error;
@@ -113,6 +113,31 @@ impl Fields {
             Some((name, _)) => Err(invalid(name, "is not a field of this configuration")),
         }
     }
+}
+
+/// Reads a configuration into a type of the policy's own.
+///
+/// Errors with [`Error::InvalidConfig`], in serde's words.
+///
+/// ```
+/// #[derive(serde::Deserialize)]
+/// #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+/// struct Config {
+///     far_cost: f64,
+/// }
+///
+/// impl Default for Config {
+///     fn default() -> Self {
+///         Self { far_cost: 10.0 }
+///     }
+/// }
+///
+/// let config: Config = fulcrum_guest::config::typed(r#"{"farCost": 5}"#).unwrap();
+/// assert_eq!(config.far_cost, 5.0);
+/// ```
+#[cfg(feature = "serde")]
+pub fn typed<T: serde::de::DeserializeOwned>(config: &str) -> Result<T, Error> {
+    serde_json::from_str(config).map_err(|error| Error::InvalidConfig(error.to_string()))
 }
 
 /// Makes [`Error::InvalidConfig`] for a field.
@@ -420,5 +445,33 @@ mod tests {
                 prop_assert!(text.matches(':').count() > 1, "{:?}", theirs);
             }
         }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn configurations_are_read_into_types() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+        struct Config {
+            zone: String,
+            far_cost: f64,
+        }
+        impl Default for Config {
+            fn default() -> Self {
+                Self { zone: String::new(), far_cost: 10.0 }
+            }
+        }
+        let check = |text: &str, expected: Result<Config, &str>| match (typed::<Config>(text), expected) {
+            (Err(Error::InvalidConfig(found)), Err(words)) => {
+                assert!(found.contains(words), "{text}: {found}");
+            }
+            (found, expected) => assert_eq!(found.ok(), expected.ok(), "{text}"),
+        };
+        check("{}", Ok(Config::default()));
+        check(r#"{"zone":"z1","farCost":5}"#, Ok(Config { zone: "z1".to_owned(), far_cost: 5.0 }));
+        check(r#"{"farCost":"5"}"#, Err("expected f64"));
+        check(r#"{"farcost":5}"#, Err("unknown field `farcost`"));
+        check("[", Err("EOF"));
+        check("", Err("EOF"));
     }
 }
