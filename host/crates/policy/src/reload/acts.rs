@@ -563,16 +563,10 @@ mod tests {
     use super::*;
     use crate::reload::signed::SignedConfig;
 
-    fn version(digest: &str, config: Value) -> Version {
-        let signatures = Signatures::default();
-        let (digest, version) = (digest.to_owned(), String::new());
-        Version { digest, config, signatures, version, at_ms: 0, came_by: None, left: None }
-    }
-
     #[test]
     fn a_signed_configuration_is_written_as_it_was_signed() {
         let check = |config: Value, signed: Option<&str>, expected: Option<&str>| {
-            let mut version = version("aa", config);
+            let mut version = Version::new("aa", config);
             version.signatures.config =
                 signed.map(|text| SignedConfig { text: text.to_owned(), signature: String::new() });
             assert_eq!(config_text(&version).as_deref(), expected, "{version:?}");

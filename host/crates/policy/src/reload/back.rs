@@ -12,7 +12,6 @@ use super::acts::{Cause, Install, TakenBackBy};
 use super::keep::Version;
 use super::lifecycle::{Choice, EMBEDDED, Error, Turn};
 use super::showing::is_empty;
-use super::signed::Signatures;
 use super::state::Promotion;
 use super::task::{Proven, Task};
 use crate::artifact::{Artifact, Loaded};
@@ -357,15 +356,7 @@ fn pick(
     embedded: Option<&str>,
     is_used: impl Fn(&Version) -> bool,
 ) -> Result<Version, Error> {
-    let plain = embedded.map(|digest| Version {
-        digest: digest.to_owned(),
-        config: Value::Object(serde_json::Map::new()),
-        signatures: Signatures::default(),
-        version: String::new(),
-        at_ms: 0,
-        came_by: None,
-        left: None,
-    });
+    let plain = embedded.map(|digest| Version::new(digest, Value::Object(serde_json::Map::new())));
     let wanted = digest.to_ascii_lowercase();
     let (component, config) = wanted.split_once('+').unwrap_or((&wanted, ""));
     let component = component.trim_end_matches(['…', '.']);
@@ -404,16 +395,13 @@ mod tests {
 
     use super::*;
 
-    fn version(digest: &str, config: Value) -> Version {
-        let signatures = Signatures::default();
-        let (digest, version) = (digest.to_owned(), String::new());
-        Version { digest, config, signatures, version, at_ms: 0, came_by: None, left: None }
-    }
-
     #[test]
     fn versions_are_found_by_the_start_of_their_digest() {
-        let kept =
-            [version("aa11", json!({"x": 2})), version("ab22", json!({})), version("aa11", json!({"x": 1}))];
+        let kept = [
+            Version::new("aa11", json!({"x": 2})),
+            Version::new("ab22", json!({})),
+            Version::new("aa11", json!({"x": 1})),
+        ];
         let check = |digest: &str, expected: Result<(&str, Value), &str>| {
             let found = pick("mine", digest, &kept, Some("ee00"), |version| version.is_same(&kept[0]));
             let found =
@@ -437,7 +425,7 @@ mod tests {
         check("a", Err("begins several"));
         check("zz", Err("kept are: "));
         check("", Err("kept are: "));
-        let only = [version("aa11", json!({}))];
+        let only = [Version::new("aa11", json!({}))];
         let found = pick("mine", "aa", &only, None, |_| true);
         assert!(matches!(found, Err(Error::AlreadyInUse(_))), "{found:?}");
     }

@@ -48,6 +48,19 @@ pub(super) struct Version {
 }
 
 impl Version {
+    /// Makes one of which nothing else is known.
+    pub(super) fn new(digest: impl Into<String>, config: Value) -> Self {
+        Self {
+            digest: digest.into(),
+            config,
+            signatures: Signatures::default(),
+            version: String::new(),
+            at_ms: 0,
+            came_by: None,
+            left: None,
+        }
+    }
+
     /// Says whether it is the same component with the same configuration.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.digest == other.digest && self.config == other.config

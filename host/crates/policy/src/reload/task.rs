@@ -588,15 +588,8 @@ impl Task {
 
     /// Returns the version compiled into the host under a name.
     pub(super) fn plain_version(&self, name: &str, at_ms: u64) -> Option<Version> {
-        Some(Version {
-            digest: self.embedded_digest(name)?.to_owned(),
-            config: Value::Object(serde_json::Map::new()),
-            signatures: Signatures::default(),
-            version: String::new(),
-            at_ms,
-            came_by: None,
-            left: None,
-        })
+        let config = Value::Object(serde_json::Map::new());
+        Some(Version { at_ms, ..Version::new(self.embedded_digest(name)?, config) })
     }
 
     /// Notes that a name has no file any more, because of this unless there is an order.
@@ -634,15 +627,9 @@ impl Task {
 
 /// Returns what is to be kept of a version.
 pub(super) fn version_of(loaded: &Loaded, signatures: Signatures, at_ms: u64) -> Version {
-    Version {
-        digest: loaded.artifact().digest().to_owned(),
-        config: loaded.config().clone(),
-        signatures,
-        version: loaded.artifact().describe().version.clone(),
-        at_ms,
-        came_by: None,
-        left: None,
-    }
+    let artifact = loaded.artifact();
+    let version = artifact.describe().version.clone();
+    Version { signatures, version, at_ms, ..Version::new(artifact.digest(), loaded.config().clone()) }
 }
 
 /// Tries a version on what the host would ask right now.
