@@ -65,11 +65,12 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
 /// The checks, then every test of both workspaces.
 pub(crate) fn test(root: &Path) -> anyhow::Result<()> {
     check(root)?;
+    // Together, so that both use one build of every dependency: alone, each would choose features of its own.
     step(
         root,
-        "build of the host",
+        "build of the host and the tests",
         "cargo",
-        &["build", "--package", "fulcrum", "--bin", "fulcrum", "--locked"],
+        &["build", "--workspace", "--bins", "--tests", "--locked"],
     )?;
     languages::install(root)?;
     run_tests(&root.join("policies"), "tests of the policies", &["--workspace", "--all-features"])?;

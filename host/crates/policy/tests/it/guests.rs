@@ -1,15 +1,11 @@
 //! Misbehaving guests: each is contained, named by its outcome, and changes nothing for others.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::*;
 use fulcrum_core::scoring::{Loads, Request, flags};
 use fulcrum_policy::seat::{ScoringFactory, ScoringSeat, Staged};
 use fulcrum_policy::{Artifact, Failure, Loaded, Outcome, Runtime, proof};
-use support::*;
 
 /// What a guest's own comment says should happen to it.
 fn expectation(text: &str) -> (&str, &str) {

@@ -1,16 +1,11 @@
 //! The life cycle of versions on real folders: pushing, promoting, taking back, rolling back, and kills in between.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "support/fixture.rs"]
-mod fixture;
-mod support;
-
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fixture::Fixture;
+use crate::fixture::Fixture;
+use crate::support::*;
 use fulcrum_core::claiming::{Cycle, Member, Reason};
 use fulcrum_policy::artifact::digest;
 use fulcrum_policy::lifecycle::{EMBEDDED, Error, Promote, TriedOn, Upload};
@@ -20,12 +15,11 @@ use fulcrum_policy::status::{Canary, PromotionState, Rebind, Source, State, Way}
 use fulcrum_policy::trust::{Content, PrivateKey, TrustedKeys};
 use fulcrum_policy::{Outcome, Planner};
 use serde_json::{Value, json};
-use support::*;
 
 /// Chooses the last row that may be chosen; the base guest chooses the first.
-const LAST: &str = include_str!("last.wat");
+const LAST: &str = include_str!("../last.wat");
 /// Crashes when a client with a name of 66 bytes asks.
-const TRAP: &str = include_str!("guests/trap.wat");
+const TRAP: &str = include_str!("../guests/trap.wat");
 
 fn armed() -> String {
     "x".repeat(66)
@@ -53,7 +47,7 @@ fn canary(policy: &str, share: f64) -> Rebind {
 
 /// The smallest claiming policy, made to crash when a group with a name of 66 bytes is planned.
 fn claims(crashes: bool) -> Vec<u8> {
-    let text = include_str!("tiny.wat")
+    let text = include_str!("../tiny.wat")
         .replace("(memory (;0;) 1)", "(memory (;0;) 256) (global (mut i32) (i32.const 1024))")
         .replace(
             "i32.const 1024\n",
@@ -163,8 +157,8 @@ fn what_is_refused_changes_nothing() {
         ("text", b"(module)".to_vec()),
         ("not_wasm", b"garbage".to_vec()),
         ("core_module", wat::parse_str("(module)").unwrap()),
-        ("law", guest(include_str!("guests/remembers.wat"))),
-        ("describe", guest(include_str!("guests/loop-describe.wat"))),
+        ("law", guest(include_str!("../guests/remembers.wat"))),
+        ("describe", guest(include_str!("../guests/loop-describe.wat"))),
     ];
     for is_candidate in [false, true] {
         for (code, bytes) in &cases {
@@ -549,9 +543,9 @@ fn a_version_on_trial_is_no_way_back() {
 #[test]
 fn a_trial_goes_on_with_the_next_version() {
     let next = [
-        ("component", component(&guest(include_str!("guests/divide.wat")))),
+        ("component", component(&guest(include_str!("../guests/divide.wat")))),
         ("configuration", config(r#"{"a": 1}"#)),
-        ("file", component(&guest(include_str!("guests/nan.wat")))),
+        ("file", component(&guest(include_str!("../guests/nan.wat")))),
     ];
     for (what, upload) in next {
         for is_by_hand in [false, true] {
@@ -778,7 +772,7 @@ fn signatures_go_with_every_version() {
         r#"{ "a":1 }"#,
         "as it was signed"
     );
-    fixture.push("base", candidate(signed(&other, &guest(include_str!("guests/nan.wat"))))).unwrap();
+    fixture.push("base", candidate(signed(&other, &guest(include_str!("../guests/nan.wat"))))).unwrap();
     // The other key is not trusted any more.
     let fixture = start(fixture.stop(), &[&mine]);
     assert_eq!(fixture.row(), 2);
@@ -1067,7 +1061,7 @@ fn a_kill_at_any_step_leaves_the_former_or_the_new_version_in_service() {
 fn orders_from_many_threads_end_in_one_state() {
     let fixture = Fixture::start();
     fixture.push("base", component(&guest(LAST))).unwrap();
-    let wasm = [guest(LAST), guest(TRAP), guest(include_str!("guests/dead-row.wat"))];
+    let wasm = [guest(LAST), guest(TRAP), guest(include_str!("../guests/dead-row.wat"))];
     std::thread::scope(|scope| {
         for thread in 0..8_usize {
             let (fixture, wasm) = (&fixture, &wasm);

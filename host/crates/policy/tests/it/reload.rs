@@ -1,21 +1,15 @@
 //! The reload task on a real folder: what serves after each change, and what comes back after a restart.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "support/fixture.rs"]
-mod fixture;
-mod support;
-
 use std::path::Path;
 use std::time::Duration;
 
-use fixture::Fixture;
+use crate::fixture::Fixture;
+use crate::support::*;
 use fulcrum_policy::Outcome;
 use fulcrum_policy::status::{Source, State};
-use support::*;
 
 /// Chooses the last row that may be chosen; the base guest chooses the first.
-const LAST: &str = include_str!("last.wat");
+const LAST: &str = include_str!("../last.wat");
 
 fn exists(path: &Path) -> bool {
     std::fs::read_dir(path).unwrap().count() > 0
@@ -128,7 +122,7 @@ fn binding_needs_a_usable_policy_of_the_role() {
     assert!(fixture.bind("nobody").unwrap_err().to_string().contains("push nobody.wasm"));
     fixture.drop_file("bad.wasm", b"(module)");
     assert!(fixture.bind("bad").unwrap_err().to_string().contains("fulcrum policy pack"));
-    let claiming = wat::parse_str(include_str!("tiny.wat")).unwrap();
+    let claiming = wat::parse_str(include_str!("../tiny.wat")).unwrap();
     fixture.drop_file("claims.wasm", &claiming);
     assert_eq!(fixture.problem("claims"), None);
     assert!(fixture.bind("claims").unwrap_err().to_string().contains("does not offer the scoring role"));
@@ -146,7 +140,7 @@ fn binding_needs_a_usable_policy_of_the_role() {
 #[test]
 fn a_failing_policy_is_tried_again_and_ends_in_quarantine() {
     let fixture = Fixture::start();
-    let trap = guest(include_str!("guests/trap.wat"));
+    let trap = guest(include_str!("../guests/trap.wat"));
     fixture.drop_file("base.wasm", &trap);
     let armed = "x".repeat(66);
     let fail =

@@ -1,18 +1,14 @@
 //! Policies that import WASI: refused unless the runtime offers it, and then they find nothing and hold nobody up.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use crate::support::wasi::{PRINT, SLEEP, WALL_CLOCK, wasi_guest};
+use crate::support::*;
 use fulcrum_core::scoring::{Loads, Request};
 use fulcrum_policy::runtime::Options;
 use fulcrum_policy::seat::ScoringFactory as _;
 use fulcrum_policy::{Artifact, Failure, Limits, Loaded, Runtime, proof};
-use support::wasi::{PRINT, SLEEP, WALL_CLOCK, wasi_guest};
-use support::*;
 
 const NOW_MS: u64 = 1_700_000_000_123;
 

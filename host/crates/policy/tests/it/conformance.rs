@@ -1,17 +1,13 @@
 //! The conformance kit: policies that pass the self-test and misbehave in a corner are found there, with the case that
 //! shows it again and the mistake's name; those of the host pass.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use crate::support::*;
 use fulcrum_policy::conformance::{self, Finding, Kind, Options, Report};
 use fulcrum_policy::{Artifact, Limits, Loaded, Runtime, proof};
 use serde_json::json;
-use support::*;
 
 /// The deadlines of service; a machine that is busy with other tests must not fail a good policy.
 fn patient() -> Arc<Runtime> {
@@ -54,7 +50,7 @@ fn texts(folder: &str) -> Vec<(String, String)> {
 
 /// Makes a component of a corner: a scoring guest, or a claiming one where it has a plan.
 fn corner(text: &str) -> Vec<u8> {
-    let mut base = include_str!("claims.wat").to_owned();
+    let mut base = include_str!("../claims.wat").to_owned();
     let mut is_claiming = false;
     for block in ["plan", "more"] {
         let (open, close) = (format!(";; <{block}>"), format!(";; </{block}>"));
@@ -180,7 +176,7 @@ fn the_policies_of_the_host_conform() {
 
 #[test]
 fn another_seed_makes_other_cases_and_the_same_seed_the_same() {
-    let policy = load(&patient(), &corner(include_str!("corners/look-alike.wat")));
+    let policy = load(&patient(), &corner(include_str!("../corners/look-alike.wat")));
     let found = |seed: u64| {
         let options = Options { seed, ..only("scoring/hostile-text") };
         words(&run(&policy, None, &options).findings)
@@ -191,7 +187,7 @@ fn another_seed_makes_other_cases_and_the_same_seed_the_same() {
 
 #[test]
 fn sizes_beyond_what_was_asked_for_are_left_out() {
-    let policy = load(&patient(), &corner(include_str!("corners/past-the-end.wat")));
+    let policy = load(&patient(), &corner(include_str!("../corners/past-the-end.wat")));
     let report = run(&policy, None, &Options { rows_max: 999, ..Options::default() });
     assert!(report.passed(), "{:?}", words(&report.findings));
 }

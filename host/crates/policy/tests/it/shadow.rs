@@ -1,13 +1,10 @@
 //! Shadows over real guests: exact counts, misbehaving candidates, and nothing changed for whoever decides.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use fulcrum_core::claiming::{Cycle, Member, Reason};
 use fulcrum_core::scoring::{Loads, Request, ScoringSnapshot, flags};
 use fulcrum_policy::manager::{self, Embedded, Settings};
@@ -18,7 +15,6 @@ use fulcrum_policy::shadow::{Error, Report, Scope, State, Wanted};
 use fulcrum_policy::{Limits, Manager, Outcome, Planner, Runtime, Shadows};
 use parking_lot::Mutex;
 use serde_json::json;
-use support::*;
 
 /// Endless plans end sooner than by the defaults, and a busy machine makes no live decision late.
 static RUNTIME: LazyLock<Arc<Runtime>> = LazyLock::new(|| {
@@ -30,7 +26,7 @@ static RUNTIME: LazyLock<Arc<Runtime>> = LazyLock::new(|| {
     Runtime::new(limits).expect("the engine starts")
 });
 
-const LAST: &str = include_str!("last.wat");
+const LAST: &str = include_str!("../last.wat");
 /// Provokes the misbehaving guests, as a client or as a group.
 const TROUBLE: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
 

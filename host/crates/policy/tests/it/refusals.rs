@@ -1,15 +1,11 @@
 //! What is not a policy is refused, by name and with advice; damage never goes live.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::*;
 use fulcrum_policy::contract::WIT;
 use fulcrum_policy::{Artifact, Limits, Refusal, Runtime, proof};
 use proptest::prelude::*;
-use support::*;
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
@@ -202,5 +198,5 @@ proptest! {
 
 /// A complete claiming policy of less than a kilobyte: it never changes anything.
 fn tiny() -> Vec<u8> {
-    wat::parse_str(include_str!("tiny.wat")).unwrap()
+    wat::parse_str(include_str!("../tiny.wat")).unwrap()
 }

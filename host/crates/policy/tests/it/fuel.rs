@@ -1,19 +1,15 @@
 //! A runtime whose guests are bounded by fuel: the same answers, an end that does not depend on the clock, and compiled
 //! code of its own.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{guest, roster};
 use fulcrum_core::scoring::{Loads, Request};
 use fulcrum_policy::runtime::{Bound, Options};
 use fulcrum_policy::seat::ScoringFactory as _;
 use fulcrum_policy::{Artifact, Cache, Failure, Limits, Loaded, Runtime, cache};
 use serde_json::json;
-use support::{guest, roster};
 
 const PER_MS: u64 = 10_000;
 
@@ -39,7 +35,7 @@ fn a_loop_ends_by_fuel() {
     // A clock that counted would end the call after a nanosecond, or the test never.
     for (deadline, units) in [(Duration::from_nanos(1), PER_MS), (Duration::from_millis(70), 70 * PER_MS)] {
         let runtime = fuel(None, deadline);
-        let loaded = load(&runtime, include_str!("guests/loop-recommend.wat"));
+        let loaded = load(&runtime, include_str!("../guests/loop-recommend.wat"));
         assert_eq!(ask(&loaded, ""), Ok(0));
         let expected = Failure::Limit(format!("used more than {units} instructions of fuel"));
         assert_eq!(ask(&loaded, &"x".repeat(66)), Err(expected));
