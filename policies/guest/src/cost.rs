@@ -164,12 +164,15 @@ impl Terms {
 /// Rows a column is padded to, and rows looked at together: a tick is checked once per block, not once per row. 32 was
 /// measured slower: the minima no longer fit into the vector registers.
 const LANES: usize = 16;
+/// Rows from which on the lowest cost of each block is kept.
+const MINIMA_FROM: usize = 16 * LANES;
 /// Cost of a row that may not be chosen, and of the padding.
 const NEVER: f64 = f64::INFINITY;
 
 /// The kept roster, loads and costs of a scoring policy.
 ///
-/// Costs are kept in one column; giving a session out recomputes one row, and a decision is one look over the column.
+/// Costs are kept in one column and the lowest of each block of it in another: giving a session out recomputes one row
+/// and its block, and a decision is one look over the blocks and one into the block that has the lowest.
 #[derive(Debug)]
 pub struct Board {
     weights: Weights,
@@ -178,6 +181,9 @@ pub struct Board {
     /// Per row its cost without the client's share, [`NEVER`] if it is dead or draining; padded to whole blocks.
     /// Empty before the first refresh.
     column: Vec<f64>,
+    /// Per block of `column` its lowest cost; padded to whole blocks with [`NEVER`]. Empty for a short column, which
+    /// is faster looked over as it is.
+    minima: Vec<f64>,
     /// What the request under way covers up in `column`; empty between two calls.
     covered: Vec<(u32, f64)>,
 }
@@ -191,6 +197,7 @@ impl Board {
             capacity: Vec::new(),
             loads: Loads::default(),
             column: Vec::new(),
+            minima: Vec::new(),
             covered: Vec::new(),
         }
     }
@@ -205,6 +212,7 @@ impl Board {
         self.capacity = rows.iter().map(|row| row.capacity).collect();
         self.loads = Loads::default();
         self.column = Vec::new();
+        self.minima = Vec::new();
         Ok(())
     }
 
@@ -239,6 +247,12 @@ impl Board {
         self.column.resize(rows.next_multiple_of(LANES), NEVER);
         for row in 0..rows {
             self.reckon(row);
+        }
+        self.minima.clear();
+        if rows >= MINIMA_FROM {
+            let (blocks, _) = self.column.as_chunks::<LANES>();
+            self.minima.extend(blocks.iter().map(least));
+            self.minima.resize(blocks.len().next_multiple_of(LANES), NEVER);
         }
         Ok(())
     }
@@ -299,6 +313,9 @@ impl Board {
             let row = row as usize;
             self.loads.pending[row] = self.loads.pending[row].saturating_add(1);
             self.reckon(row);
+            if !self.minima.is_empty() {
+                self.settle(row / LANES);
+            }
         }
         Ok(())
     }
@@ -318,11 +335,51 @@ impl Board {
         for &row in request.avoid {
             self.cover(row, NEVER);
         }
-        let lowest = lowest(&self.column);
-        while let Some((row, cost)) = self.covered.pop() {
+        if self.covered.is_empty() {
+            return self.lowest();
+        }
+        self.settle_covered();
+        let lowest = self.lowest();
+        // Backwards: a row may have been covered twice.
+        for at in (0..self.covered.len()).rev() {
+            let (row, cost) = self.covered[at];
             self.column[row as usize] = cost;
         }
-        lowest.map(|(row, score)| Recommendation { row: row as u32, score })
+        self.settle_covered();
+        self.covered.clear();
+        lowest
+    }
+
+    #[inline]
+    fn lowest(&self) -> Option<Recommendation> {
+        if self.minima.is_empty() {
+            return lowest(&self.column).map(|(row, score)| Recommendation { row: row as u32, score });
+        }
+        let (block, score) = lowest(&self.minima)?;
+        let lane = self.column[block * LANES..].iter().position(|cost| *cost == score)?;
+        Some(Recommendation { row: (block * LANES + lane) as u32, score })
+    }
+
+    /// Finds the lowest cost of a block anew.
+    fn settle(&mut self, block: usize) {
+        let (blocks, _) = self.column.as_chunks::<LANES>();
+        self.minima[block] = least(&blocks[block]);
+    }
+
+    /// Does so for every block with a covered row; the rows ascend but for one step back, so each block comes up
+    /// once or twice.
+    fn settle_covered(&mut self) {
+        if self.minima.is_empty() {
+            return;
+        }
+        let mut last = usize::MAX;
+        for at in 0..self.covered.len() {
+            let block = self.covered[at].0 as usize / LANES;
+            if block != last {
+                self.settle(block);
+                last = block;
+            }
+        }
     }
 
     /// Returns the cost of one row that may be chosen, for a request that [`commit`](Self::commit) took; `share` is
@@ -412,6 +469,21 @@ impl Board {
     }
 }
 
+/// Returns the lowest cost of a block. In halves: one after the other, each would wait for the one before.
+#[inline]
+fn least(block: &[f64; LANES]) -> f64 {
+    let mut lanes = *block;
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            let (a, b) = (lanes[lane], lanes[lane + half]);
+            lanes[lane] = if b < a { b } else { a };
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
 /// Returns the lowest cost and the first row that has it; none if every cost is [`NEVER`].
 ///
 /// `column` must be whole blocks. Two looks without a branch per row: the minimum in independent lanes, which become
@@ -484,6 +556,72 @@ mod tests {
             let now = weights.overload(f64::from(step) / 1000.0, 0.0);
             assert!(before <= now && now - before < 40.0, "at {step}: {before} then {now}");
             before = now;
+        }
+    }
+
+    fn row(at: usize) -> Row {
+        Row { id: format!("i{at:04}"), zone: String::new(), capacity: 1.0, labels: Vec::new(), age_ms: 0 }
+    }
+
+    proptest! {
+        // Long enough for minima of blocks, which must never be out of step with the column.
+        #[test]
+        fn a_long_board_finds_what_a_plain_scan_finds(
+            sessions in prop::collection::vec(0_u32..20, MINIMA_FROM - 20..MINIMA_FROM + 60),
+            dead in prop::collection::btree_set(0_u32..400, 0..300),
+            calls in prop::collection::vec(
+                (
+                    prop::collection::vec(0_u32..400, 0..3),
+                    prop::collection::btree_set(0_u32..400, 0..300),
+                    prop::collection::btree_map(0_u32..400, 1_u32..9, 0..5),
+                ),
+                1..8,
+            ),
+        ) {
+            let rows = sessions.len();
+            let is_row = |row: &u32| (*row as usize) < rows;
+            let mut board = Board::new(Weights::default());
+            board.roster(&(0..rows).map(row).collect::<Vec<_>>()).expect("a good roster");
+            let zeros = || vec![0.0; rows];
+            let mut loads = Loads {
+                sessions,
+                inflow: zeros(),
+                outflow: zeros(),
+                cpu: zeros(),
+                heartbeat_age_ms: vec![0; rows],
+                pending: vec![0; rows],
+                flags: vec![0; rows],
+            };
+            for row in dead.into_iter().filter(is_row) {
+                loads.flags[row as usize] = flag::DEAD;
+            }
+            board.refresh(loads).expect("good loads");
+            let mut chosen = None;
+            for (committed, avoid, own) in calls {
+                // With the row just chosen, as it is in service: the lowest cost changes from call to call.
+                let committed: Vec<u32> = committed.into_iter().chain(chosen).filter(is_row).collect();
+                let avoid: Vec<u32> = avoid.into_iter().filter(is_row).collect();
+                let (session_rows, session_counts): (Vec<u32>, Vec<u32>) =
+                    own.into_iter().filter(|(row, _)| is_row(row)).unzip();
+                let request = Request {
+                    committed: &committed,
+                    avoid: &avoid,
+                    session_rows: &session_rows,
+                    session_counts: &session_counts,
+                    ..Request::default()
+                };
+                board.commit(&request).expect("a good request");
+                let mut expected: Option<Recommendation> = None;
+                let share = board.client_share(&request);
+                for row in (0..rows as u32).filter(|row| board.may_choose(*row as usize) && !avoid.contains(row)) {
+                    let score = board.cost(row, &request, share);
+                    if expected.is_none_or(|best| score < best.score) {
+                        expected = Some(Recommendation { row, score });
+                    }
+                }
+                prop_assert_eq!(board.cheapest(&request), expected);
+                chosen = expected.map(|best| best.row);
+            }
         }
     }
 
