@@ -6,6 +6,7 @@
 //! within a bound, then the message groups, the policy manager, and the store last.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,9 +43,21 @@ const UPLOADS_MAX: usize = 2;
 /// Orders about policies that are carried out at a time.
 const ORDERS_MAX: usize = 4;
 
-/// What the handlers of one host share.
+/// What the handlers of one host share. A clone is one more owner, however many parts there are: each request makes
+/// some.
 #[derive(Clone)]
-pub struct Services {
+pub struct Services(Arc<Parts>);
+
+impl Deref for Services {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// The parts that [`Services`] share.
+pub struct Parts {
     /// Membership and recommendations.
     pub balancer: Arc<Balancer>,
     /// Sessions and agents.
@@ -206,13 +219,13 @@ impl App {
             is_loopback: addr.ip().is_loopback(),
             advertised_host: advertise.map(|authority| authority.host),
         };
-        let router = http::router(services.clone(), edge);
+        let front = http::Front::new(services.clone(), edge);
         let lifecycle = services.lifecycle.clone();
         let limits = connections::Limits {
             connections_max: usize::try_from(config.host.connections_max).unwrap_or(usize::MAX),
             header_timeout: Duration::from_millis(config.host.header_timeout_ms),
         };
-        let server = tokio::spawn(connections::serve(listener, router, limits, lifecycle));
+        let server = tokio::spawn(connections::serve(listener, front.into_service(), limits, lifecycle));
         tracing::info!(%addr, policies_dir = %config.policies_dir().display(), "host is ready");
         let drain_notice = Duration::from_millis(config.host.drain_notice_ms);
         let drain = Duration::from_millis(config.host.drain_ms);
@@ -281,7 +294,7 @@ impl Running {
         self.services.pulls.stop().await;
         self.services.policies.stop();
         // After everything that decides.
-        if let Some(journal) = self.services.journal
+        if let Some(journal) = self.services.journal.clone()
             && let Err(error) = tokio::task::spawn_blocking(move || journal.stop()).await
         {
             tracing::error!(%error, "the journal crashed while it stopped");
@@ -448,7 +461,7 @@ async fn services(
         config.retention(),
     );
     let rates = Arc::new(Rates::new(config.rates(), &clock));
-    let services = Services {
+    let services = Services(Arc::new(Parts {
         balancer,
         sessions,
         turns,
@@ -470,7 +483,7 @@ async fn services(
         reply_url: format!("{own_url}/events/reply").into(),
         log: store.clone(),
         lifecycle: Arc::default(),
-    };
+    }));
     Ok((services, store))
 }
 

@@ -10,7 +10,7 @@ mod rules;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -394,8 +394,8 @@ impl Config {
             }
             // Base64 of 32 bytes has 44 characters and ends with =, which nobody calls a file.
             let is_key = entry.len() == 44 && entry.ends_with('=');
-            // A private key has that form, too, without its mark: only what can be a file is shown.
-            let shown = if is_key { format!("entry {}", at + 1) } else { format!("{entry:?}") };
+            // Private keys have many forms (base64 with and without its end, hex, PEM): only the name of a file is shown.
+            let shown = if is_file_name(entry) { format!("{entry:?}") } else { format!("entry {}", at + 1) };
             let bad = || {
                 format!(
                     "policy.trusted_keys: cannot use {shown} (entries are public keys or files that hold one, separated \
@@ -426,6 +426,13 @@ impl Config {
     }
 }
 
+/// Says whether a text is a file's name and no key in some form: a file that is there, or a name with an extension, as
+/// none of those forms have dots.
+fn is_file_name(text: &str) -> bool {
+    let path = Path::new(text);
+    path.is_file() || path.extension().is_some() && !text.contains(char::is_whitespace)
+}
+
 #[cfg(test)]
 mod tests {
     use fulcrum_policy::trust::PrivateKey;
@@ -444,12 +451,33 @@ mod tests {
             format!("x {private} y"),
             // In place of a private key without its mark: a number that is no key to trust.
             format!("{}=", "A".repeat(43)),
+            // Other forms of one.
+            secret.trim_end_matches('=').to_owned(),
+            format!("{secret}\n"),
+            "03".repeat(32),
+            format!("-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n"),
+            format!("my.key {secret}"),
         ] {
             let mut config = Config::default();
             config.policy.trusted_keys = vec![entry.clone()];
             let error = format!("{:#}", config.trusted_keys().expect_err("no key to trust"));
             assert!(error.contains("separated by commas"), "{error}");
-            assert!(!error.contains(secret) && !error.contains(&entry), "{error}");
+            let core = secret.trim_end_matches('=');
+            assert!(!error.contains(core) && !error.contains(&entry), "{error}");
+            assert!(!error.contains(&format!("{entry:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_keys_is_named() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let plain = folder.path().join("key");
+        std::fs::write(&plain, "no key").expect("written");
+        for entry in ["nowhere.pub", "no/where.pub", plain.to_str().expect("a plain name")] {
+            let mut config = Config::default();
+            config.policy.trusted_keys = vec![entry.to_owned()];
+            let error = format!("{:#}", config.trusted_keys().expect_err("no key to trust"));
+            assert!(error.contains(entry) && !error.contains("no key"), "{error}");
         }
     }
 

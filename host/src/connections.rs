@@ -4,17 +4,20 @@
 //! most at once, connections wait in the system's queue and those that are served go on. A WebSocket counts no more
 //! once it is one; it watches over itself with pings.
 
+use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
+use axum::http::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -39,7 +42,11 @@ pub(crate) struct Limits {
 }
 
 /// Serves connections until the host drains, then finishes the requests that run; dropped, it cuts them off.
-pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits, lifecycle: Arc<Lifecycle>) {
+pub(crate) async fn serve<S>(listener: TcpListener, service: S, limits: Limits, lifecycle: Arc<Lifecycle>)
+where
+    S: Service<Request<Incoming>, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
@@ -58,8 +65,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits,
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let stream = TokioIo::new(Opening::new(stream, limits.header_timeout));
-        let service = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection_with_upgrades(stream, service).into_owned();
+        let connection = builder.serve_connection_with_upgrades(stream, service.clone()).into_owned();
         let connection = graceful.watch(connection);
         connections.spawn(async move {
             if let Err(error) = connection.await {
@@ -158,7 +164,9 @@ impl AsyncWrite for Opening {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
     use axum::routing::get;
+    use hyper_util::service::TowerToHyperService;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::time::{Instant, timeout};
 
@@ -170,7 +178,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("it is bound");
         let router = Router::new().route("/", get(async || "here"));
-        tokio::spawn(serve(listener, router, Limits { connections_max, header_timeout }, Arc::default()));
+        let service = TowerToHyperService::new(router);
+        tokio::spawn(serve(listener, service, Limits { connections_max, header_timeout }, Arc::default()));
         addr
     }
 

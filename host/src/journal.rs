@@ -6,8 +6,8 @@
 //! costs at most; a power failure costs what the system had not written yet, as nothing is synced but finished segments.
 //!
 //! Invariants: no decision waits or fails because of the journal; what is not written is counted as dropped; the folder
-//! never holds more than `bytes_max` bytes of it; a thread that crashed shows as paused. Only one host writes into a folder: it lies in the data directory,
-//! which the store keeps for one.
+//! never holds more than `bytes_max` bytes of it; a thread that crashed shows as paused, with what is wrong. Only one host
+//! writes into a folder: it lies in the data directory, which the store keeps for one.
 
 mod latest;
 mod queue;
@@ -71,6 +71,20 @@ struct Tally {
     dropped: AtomicU64,
     bytes: AtomicU64,
     is_paused: AtomicBool,
+    /// What is wrong while it is paused.
+    problem: Mutex<Option<String>>,
+}
+
+impl Tally {
+    fn pause(&self, problem: String) {
+        *self.problem.lock() = Some(problem);
+        self.is_paused.store(true, Ordering::Relaxed);
+    }
+
+    fn go_on(&self) {
+        self.is_paused.store(false, Ordering::Relaxed);
+        *self.problem.lock() = None;
+    }
 }
 
 /// See the module. Dropping it ends the thread once it has written what waits.
@@ -141,6 +155,12 @@ impl Journal {
         }
     }
 
+    /// Returns what keeps it from recording at present, in words, and what becomes of that.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.tap.tally.problem.lock().clone()
+    }
+
     /// Returns the latest decisions that were to be recorded, newest first, at most `limit`.
     #[must_use]
     pub fn latest(&self, filter: &Filter<'_>, limit: usize) -> Vec<Shown> {
@@ -174,7 +194,7 @@ fn run(tap: &Tap, mut writer: Writer) {
         return;
     }
     tap.queue.close();
-    tap.tally.is_paused.store(true, Ordering::Relaxed);
+    tap.tally.pause("its thread crashed, see the log: restart the host".to_owned());
     let mut lost = taken.saturating_sub(writer.settled());
     while let Some(items) = tap.queue.take() {
         lost += items.len() as u64;

@@ -311,13 +311,26 @@ fn trusted_keys_are_counted_and_never_off_by_mistake() {
         let ended = end(serve.env("FULCRUM_POLICY_TRUSTED_KEYS", "")).await;
         assert!(ended.code == Some(1) && ended.err.contains("FULCRUM_POLICY_TRUSTED_KEYS"), "{ended:?}");
         assert!(ended.err.contains("found nothing"), "{ended:?}");
+        assert!(!data.exists());
 
         let private = std::fs::read_to_string(files.at("key")).unwrap();
-        let setting = format!("policy.trusted_keys=[\"{}\"]", private.trim());
-        let ended = end(command().args(["config", "check", "--set", &setting])).await;
-        assert!(ended.code == Some(1) && ended.err.contains("is a private key"), "{ended:?}");
-        let secret = private.trim().rsplit(' ').next().unwrap();
-        assert!(!ended.err.contains(secret) && !ended.out.contains(secret), "{ended:?}");
-        assert!(!data.exists());
+        let secret = private.trim().rsplit(' ').next().unwrap().trim_end_matches('=');
+        for (entry, words) in [
+            (format!("[\"{}\"]", private.trim()), "is a private key"),
+            (secret.to_owned(), "cannot use entry 1"),
+        ] {
+            let setting = format!("policy.trusted_keys={entry}");
+            let data = data.to_str().unwrap();
+            for arguments in
+                [vec!["config", "check"], vec!["config", "print"], vec!["serve", "--data-dir", data]]
+            {
+                let ended = end(command().args(&arguments).args(["--set", &setting])).await;
+                assert!(ended.code == Some(1) && ended.err.contains(words), "{ended:?}");
+                assert!(!ended.err.contains(secret) && !ended.out.contains(secret), "{ended:?}");
+            }
+        }
+        let setting = format!("policy.trusted_keys={}", public.trim());
+        let printed = end(command().args(["config", "print", "--set", &setting])).await.ok();
+        assert!(printed.contains(&format!("trusted_keys = [\"{}\"]", public.trim())), "{printed}");
     });
 }

@@ -258,12 +258,62 @@ fn a_log_that_nobody_reads_stops_nothing() {
             assert_eq!(bound["scoring"], name);
         }
         Drops(folder.path().join("policies")).put("mine.wasm", &guest(""));
-        let there = async || (api.get("/admin/policies/mine").await.status == 200).then_some(());
+        let there = async || (api.get("/admin/policies/weighted").await.status == 200).then_some(());
         eventually("the dropped file is found", SOON, there).await;
         let id = child.id().expect("it runs").to_string();
         let told = std::process::Command::new("kill").args(["-s", "TERM", &id]).status();
         assert!(told.expect("there is a kill command").success());
         let ended = tokio::time::timeout(SOON, child.wait()).await.expect("it ends in time");
         assert_eq!(ended.expect("it can be waited for").code(), Some(0));
+    });
+}
+
+/// A text that a parser of JSON may take for more JSON, many times over, each with a stack of its own.
+fn texts_within_texts() -> String {
+    (0..60).fold("1".to_owned(), |inner, _| {
+        let inner = inner.replace('\\', "\\u005c").replace('"', "\\u0022");
+        format!(r#"{}{{"$serde_json::private::RawValue":"{inner}"}}{}"#, "[".repeat(100), "]".repeat(100))
+    })
+}
+
+/// In a process of its own, which is what would end.
+#[test]
+fn texts_within_texts_end_no_host() {
+    run(async {
+        let mut process = Process::serve(&["--set", "policy.scoring=mine"]).await;
+        let text = texts_within_texts();
+        process.put("/topics/t", &json!({ "partitions": 1 })).await.ok();
+        let calls = [
+            ("PUT", "/instances/a"),
+            ("POST", "/instances/a/drain"),
+            ("POST", "/session/open"),
+            ("POST", "/agent/register"),
+            ("PUT", "/topics/t"),
+            ("POST", "/events/publish?topic=t"),
+            ("POST", "/events/publish-batch?topic=t"),
+            ("POST", "/events/ack"),
+            ("PUT", "/groups/g"),
+            ("POST", "/groups/g/rebalance"),
+            ("PUT", "/admin/bindings"),
+            ("PUT", "/admin/policies/weighted"),
+            ("POST", "/admin/policies/weighted/rollback"),
+        ];
+        for (method, path) in calls {
+            let body = match path {
+                "/events/publish-batch?topic=t" => format!(r#"[{{"data":1,"x":{text}}}]"#),
+                _ => format!(r#"{{"x":{text}}}"#),
+            };
+            let request = process.request(method.parse().expect("a method"), path).body(body);
+            let answer = process.send(request.header("content-type", "application/json")).await;
+            let message = answer.body["error"].as_str().unwrap_or_default();
+            assert!([400, 409, 422].contains(&answer.status), "{method} {path}: {} {message}", answer.status);
+        }
+        process.policies().put("mine.json", format!(r#"{{"x":{text}}}"#).as_bytes());
+        process.policies().put("mine.wasm", &FIRST);
+        process.until_refused("mine", "config_syntax").await;
+        process.signal("TERM");
+        assert_eq!(process.ended().await, Some(0), "{}", process.log());
+        let process = Process::serve_in(process.into_folder(), &["--set", "policy.scoring=mine"]).await;
+        process.until_refused("mine", "config_syntax").await;
     });
 }

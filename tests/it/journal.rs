@@ -495,6 +495,64 @@ fn a_sample_replays_and_is_shown() {
 }
 
 #[test]
+fn decisions_go_on_while_they_cannot_be_recorded_and_the_loss_is_shown() {
+    run(async {
+        let process = Process::serve(&["--set", "journal.mode=full"]).await;
+        process.beat("a", 0).await;
+        let folder = process.policies().0.with_file_name("journal");
+        let counts = async || {
+            let shown = process.get("/admin/decisions?limit=1").await.ok();
+            (shown["written"].as_u64().unwrap(), shown["dropped"].as_u64().unwrap(), shown)
+        };
+        let decide = async |dropped: u64| {
+            process.recommend("clientId=c").await;
+            eventually("it is counted", SOON, async || {
+                let (written, lost, shown) = counts().await;
+                (lost >= dropped && written + lost >= dropped).then_some(shown)
+            })
+            .await
+        };
+        process.recommend("clientId=c").await;
+        eventually("one is recorded", SOON, async || (counts().await.0 == 1).then_some(())).await;
+        // Removed, it is made again.
+        fs::remove_dir_all(&folder).unwrap();
+        process.recommend("clientId=c").await;
+        eventually("it is recorded", SOON, async || (counts().await.0 == 2).then_some(())).await;
+        let (_, dropped, shown) = counts().await;
+        assert_eq!((dropped, &shown["paused"], &shown["problem"]), (0, &json!(false), &Value::Null));
+        // What is in its place cannot be written.
+        fs::remove_dir_all(&folder).unwrap();
+        fs::write(&folder, b"not a folder").unwrap();
+        for lost in 1..=3 {
+            let shown = decide(lost).await;
+            assert_eq!(shown["paused"], true, "{shown}");
+            let problem = shown["problem"].as_str().unwrap();
+            assert!(
+                problem.contains("journal cannot be written: ") && problem.contains("every 5 s"),
+                "{problem}"
+            );
+            assert_eq!(shown["decisions"][0]["clientId"], "c", "it is shown all the same");
+        }
+        let metrics = process.get("/metrics").await.text;
+        for line in ["fulcrum_journal_records_total{result=\"dropped\"} 3", "fulcrum_journal_paused 1"] {
+            assert!(metrics.contains(line), "{line} is not in {metrics}");
+        }
+        fs::remove_file(&folder).unwrap();
+        let again = eventually("it is recorded again", SOON, async || {
+            process.recommend("clientId=c").await;
+            let (written, _, shown) = counts().await;
+            (written > 2).then_some(shown)
+        });
+        let shown = again.await;
+        assert_eq!((&shown["paused"], &shown["problem"]), (&json!(false), &Value::Null));
+        let log = process.log();
+        let told = |words: &str| log.lines().filter(|line| line.contains(words)).count();
+        assert_eq!(told("the decision journal cannot be written"), 1, "{log}");
+        assert_eq!(told("the decision journal is written again"), 1, "{log}");
+    });
+}
+
+#[test]
 fn nothing_is_recorded_unless_it_is_switched_on() {
     run(async {
         let host = Host::start().await;

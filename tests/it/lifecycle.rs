@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fulcrum::config::Config;
 use fulcrum_policy::seat::label;
 use fulcrum_policy::trust::{Content, PrivateKey};
 use reqwest::Method;
@@ -21,6 +22,15 @@ async fn start() -> Host {
     let host = Host::with(|config| config.policy.scoring = "mine".to_owned()).await;
     instances(&host).await;
     host
+}
+
+/// Settings of a host that takes only what this key has signed.
+fn trusting(key: &PrivateKey) -> impl FnOnce(&mut Config) {
+    let key = key.public();
+    move |config| {
+        config.policy.scoring = "mine".to_owned();
+        config.policy.trusted_keys = vec![key];
+    }
 }
 
 async fn instances(api: &Api) {
@@ -209,11 +219,7 @@ fn wat_module() -> Vec<u8> {
 fn uploads_need_the_signatures_that_files_need() {
     run(async {
         let key = PrivateKey::from_seed(&[1; 32]);
-        let host = Host::with(|config| {
-            config.policy.scoring = "mine".to_owned();
-            config.policy.trusted_keys = vec![key.public()];
-        })
-        .await;
+        let host = Host::with(trusting(&key)).await;
         instances(&host).await;
         push(&host, "mine", &LAST).await.refused(422, "unsigned");
         let signature = key.sign(Content::Component { digest: &digest(&LAST) });
@@ -242,12 +248,7 @@ fn uploads_need_the_signatures_that_files_need() {
         roll_back(&host, "mine", &json!({})).await.ok();
         assert_eq!(files(&host.policies()), ["mine.json", "mine.json.sig", "mine.wasm", "mine.wasm.sig"]);
         let folder = host.stop().await;
-        let other = PrivateKey::from_seed(&[2; 32]);
-        let host = Host::in_folder(folder, |config| {
-            config.policy.scoring = "mine".to_owned();
-            config.policy.trusted_keys = vec![other.public()];
-        })
-        .await;
+        let host = Host::in_folder(folder, trusting(&PrivateKey::from_seed(&[2; 32]))).await;
         instances(&host).await;
         assert_eq!(host.recommend("").await["policy"], "p2c", "that key is not trusted any more");
         roll_back(&host, "mine", &json!({ "digest": digest(&LAST) })).await.refused(422, "signature");
@@ -497,6 +498,23 @@ fn what_is_bound_at_run_time_survives_until_the_settings_change() {
 }
 
 #[test]
+fn configurations_are_not_logged() {
+    run(async {
+        let process = Process::serve(&["--set", "policy.scoring=mine"]).await;
+        push(&process, "mine", &FIRST).await.ok();
+        for path in ["mine", "mine?candidate=1"] {
+            configure(&process, path, &json!({ "password": format!("hush {path}") })).await.ok();
+        }
+        promote(&process, "mine", &json!({})).await.ok();
+        let log = process.log();
+        for line in ["policy serves scoring", "a candidate was pushed", "policy promoted", "config_digest"] {
+            assert!(log.contains(line), "{line}: {log}");
+        }
+        assert!(!log.contains("hush") && !log.contains("password"), "{log}");
+    });
+}
+
+#[test]
 fn a_killed_host_comes_back_with_one_version_or_the_other() {
     const KILLS: usize = 8;
     run(async {
@@ -712,6 +730,75 @@ fn the_command_line_drives_the_life_cycle() {
 }
 
 #[test]
+fn what_a_way_back_leads_to_stays_or_comes_back() {
+    run(async {
+        let host = start().await;
+        push(&host, "mine", &FIRST).await.ok();
+        push(&host, "next?candidate=1", &LAST).await.ok();
+        let status = promote(&host, "next", &json!({ "scoring": true })).await.ok();
+        assert_eq!(status["promotion"]["from"].get("problem"), None, "{status}");
+        for query in ["", "?force=1"] {
+            let answer = host.delete(&format!("/admin/policies/mine{query}")).await;
+            let text = answer.refused(409, "way_back");
+            assert!(text.contains("`fulcrum policy promote next --accept`"), "{text}");
+        }
+        let removed = fulcrum(&["policy", "remove", "mine", "--host", host.url()], "").await;
+        assert!(
+            removed.code == Some(1) && removed.err.contains("`fulcrum policy rollback next`"),
+            "{removed:?}"
+        );
+        // By hand it is gone, but not for good.
+        std::fs::remove_file(host.policies().path("mine.wasm")).unwrap();
+        host.post("/admin/policies/reload", &json!({})).await.ok();
+        let status = host.policy("next").await;
+        let problem = status["promotion"]["from"]["problem"].as_str().unwrap();
+        assert!(problem.contains("is kept and put back"), "{status}");
+        let shown = fulcrum(&["policy", "status", "next", "--host", host.url()], "").await.ok();
+        assert!(shown.contains(problem), "{shown}");
+        roll_back(&host, "next", &json!({})).await.ok();
+        assert_eq!(
+            (host.pick("").await.as_str(), files(&host.policies())),
+            ("a", vec!["mine.wasm".to_owned()])
+        );
+        host.stop().await;
+    });
+}
+
+#[test]
+fn an_order_that_crashes_the_task_is_told_from_a_host_that_stops() {
+    run(async {
+        let host = start().await;
+        assert_eq!(host.get("/readyz").await.ok(), json!({ "status": "ready" }));
+        let task = async |host: &Host| host.get("/admin/policies").await.ok()["task"].clone();
+        assert_eq!(task(&host).await, json!({ "state": "running", "crashes": 0, "lastCrashAt": null }));
+        let (crashes, armed) = {
+            let crashes = Arc::<AtomicBool>::default();
+            (crashes.clone(), crashes)
+        };
+        host.services().policies.on_change(Arc::new(move || {
+            assert!(!armed.swap(false, Ordering::Relaxed), "this crash is part of the test");
+        }));
+        crashes.store(true, Ordering::Relaxed);
+        let answer = push(&host, "mine", &LAST).await;
+        let text = answer.refused(500, "policies_crashed");
+        assert!(text.contains("restart the host") && text.contains("the log of the host"), "{text}");
+        crashes.store(true, Ordering::Relaxed);
+        host.put("/admin/bindings", &json!({ "scoring": "weighted" })).await.refused(500, "policies_crashed");
+        eventually("both are counted", SOON, async || (task(&host).await["crashes"] == 2).then_some(()))
+            .await;
+        let ready = host.get("/readyz").await.ok();
+        assert_eq!((&ready["status"], &ready["policyTask"]), (&json!("ready"), &task(&host).await));
+        let metrics = host.get("/metrics").await.text;
+        assert!(metrics.contains("fulcrum_policy_task_crashes_total 2"), "{metrics}");
+        // It goes on.
+        push(&host, "mine", &FIRST).await.ok();
+        host.put("/admin/bindings", &json!({ "scoring": "mine" })).await.ok();
+        assert_eq!(host.pick("").await, "a");
+        host.stop().await;
+    });
+}
+
+#[test]
 fn a_group_with_a_policy_of_its_own_counts() {
     run(async {
         let host = start().await;
@@ -766,11 +853,7 @@ fn nobody_waits_behind_an_upload_that_stopped() {
 fn the_command_line_sends_signatures() {
     run(async {
         let key = PrivateKey::from_seed(&[1; 32]);
-        let host = Host::with(|config| {
-            config.policy.scoring = "mine".to_owned();
-            config.policy.trusted_keys = vec![key.public()];
-        })
-        .await;
+        let host = Host::with(trusting(&key)).await;
         let folder = tempfile::tempdir().unwrap();
         let path = |file: &str| folder.path().join(file).to_str().unwrap().to_owned();
         std::fs::write(path("mine.wasm"), &*LAST).unwrap();

@@ -21,11 +21,10 @@ impl Command {
         for warning in &loaded.warnings {
             super::warn(warning);
         }
+        // What is no public key may be a private one, which is never printed.
+        loaded.config.trusted_keys()?;
         match self {
-            Self::Check(_) => {
-                loaded.config.trusted_keys()?;
-                super::print("the configuration is valid\n")
-            }
+            Self::Check(_) => super::print("the configuration is valid\n"),
             Self::Print(_) => super::print(&as_toml(&loaded)),
         }
     }

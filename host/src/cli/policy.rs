@@ -21,15 +21,18 @@ mod shell;
 mod sign;
 mod status;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
+use fulcrum_policy::json::PlainMap;
 use fulcrum_policy::{Artifact, Limits, Roles, Runtime, runtime};
 use serde_json::{Map, Value};
 
-use super::eval;
+use super::{ARTIFACT_BYTES_MAX, eval};
 use crate::embedded;
 
 /// Commands about policies.
@@ -98,6 +101,9 @@ impl Policy {
     }
 }
 
+/// Largest configuration that a host takes.
+const CONFIG_BYTES_MAX: usize = 1 << 20;
+
 /// What the hosts offer that a policy is meant for.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct Mode {
@@ -128,9 +134,24 @@ pub(super) fn find(policy: &str) -> anyhow::Result<(String, Vec<u8>)> {
     Ok((name_of(path), read(path)?))
 }
 
-/// Reads a policy file.
+/// Reads a policy file, or what a pipe says.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    read_at_most(path, ARTIFACT_BYTES_MAX)
+}
+
+fn read_at_most(path: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", path.display());
+    let file = File::open(path).with_context(cannot)?;
+    let metadata = file.metadata().with_context(cannot)?;
+    let mut bytes = Vec::new();
+    // A file that is too large by its own account is not read first.
+    if metadata.len() <= max as u64 {
+        file.take(max as u64 + 1).read_to_end(&mut bytes).with_context(cannot)?;
+    }
+    if metadata.len() > max as u64 || bytes.len() > max {
+        bail!("{} has more than {max} bytes, the most that any host takes", path.display());
+    }
+    Ok(bytes)
 }
 
 /// Returns the name a host would know the file by.
@@ -148,9 +169,9 @@ pub(super) fn load(runtime: &Arc<Runtime>, policy: &str) -> anyhow::Result<(Stri
 /// Reads a policy's configuration, `{}` without a file.
 pub(super) fn configuration(path: Option<&Path>) -> anyhow::Result<Value> {
     let Some(path) = path else { return Ok(Value::Object(Map::new())) };
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str::<Map<String, Value>>(&text)
-        .map(Value::Object)
+    let bytes = read_at_most(path, CONFIG_BYTES_MAX)?;
+    serde_json::from_slice::<PlainMap>(&bytes)
+        .map(|PlainMap(fields)| Value::Object(fields))
         .with_context(|| format!("{} is not a JSON object", path.display()))
 }
 
@@ -160,4 +181,30 @@ pub(super) fn role_names(roles: Roles) -> Vec<&'static str> {
         .into_iter()
         .filter_map(|(name, offered)| offered.then_some(name))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_up_to_their_most() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.wasm");
+        std::fs::write(&path, [7; 100]).expect("written");
+        assert_eq!(read_at_most(&path, 100).expect("small enough").len(), 100);
+        let error = read_at_most(&path, 99).expect_err("too large").to_string();
+        assert!(error.contains("a.wasm has more than 99 bytes"), "{error}");
+        // By its own account it has a terabyte, and is not read.
+        File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(1 << 40))
+            .expect("a sparse file");
+        assert!(read(&path).is_err());
+        // Without an account of its own, it never ends.
+        assert!(cfg!(not(unix)) || read_at_most(Path::new("/dev/zero"), 1000).is_err());
+        let error = configuration(Some(&path)).expect_err("too large").to_string();
+        assert!(error.contains("more than 1048576 bytes"), "{error}");
+    }
 }

@@ -9,11 +9,16 @@
 //! its own time, and a journal of 256 MiB is minutes of it.
 //!
 //! The host may be running: segments are opened one by one, those that it removed meanwhile are counted, and one that
-//! cannot be read is told and does not keep the others from being replayed.
+//! cannot be read is told and does not keep the others from being replayed. Nor does a version that is missing, or is there
+//! and cannot be used.
+//!
+//! Invariant: memory is bounded whatever a journal holds. What is kept of it (versions, instances, configurations, counts by
+//! group and by version) has a bound where it stands, and what was dropped is made again, with the same answer.
 
 mod again;
 mod choice;
 mod explain;
+mod kept;
 mod report;
 mod segment;
 #[cfg(test)]
@@ -34,7 +39,8 @@ use self::again::{Again, Answer};
 use self::choice::Choice;
 use self::explain::Decision;
 use self::report::{Difference, Place, Report};
-use self::versions::{Candidate, Missing, Versions};
+use self::versions::{Candidate, Versions};
+use super::ARTIFACT_BYTES_MAX;
 use crate::journal::segments_of;
 use crate::why::Why;
 
@@ -50,8 +56,9 @@ const FRESH_EVERY: u64 = 64;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Without --policy, each decision is made again by the version that made it and must come out the same bit for bit. The
-exit code is 1 if one does not, if a line or a segment cannot be read, or if a version is found nowhere. Components are looked for by
-their digest: among the embedded ones, in `policies` and `state/policies` beside the journal, and in each --versions DIR.
+exit code is 1 if one does not, if a line or a segment cannot be read, or if a version is found nowhere or cannot be used;
+the decisions of others are replayed all the same. Components are looked for by their digest: among the embedded ones, in
+`policies` and `state/policies` beside the journal, and in each --versions DIR.
 
 With --policy, that one answers every question of its roles, and the report says where it differs. A decision whose
 configuration it does not take is not asked. The exit code is 0 then; with --expect-same it is 1 if any answer is another
@@ -126,7 +133,7 @@ impl Replay {
         }
         // A mistake in the other policy shows even if there was nothing to ask it.
         replaying.load_candidate()?;
-        replaying.report.finish();
+        replaying.report.finish(replaying.versions.unreadable());
         Ok(replaying.report)
     }
 
@@ -138,7 +145,7 @@ impl Replay {
         let allowed = Allowed::default();
         let runtime = runtime(allowed)?;
         Ok(Replaying {
-            versions: Versions::new(&runtime, folders.clone()),
+            versions: Versions::new(&runtime, folders),
             again: Again::default(),
             other: self.policy.as_deref().map(|policy| Other {
                 policy,
@@ -146,7 +153,6 @@ impl Replay {
                 beside,
             }),
             candidate: None,
-            folders,
             runtime,
             allowed,
             report: Report::default(),
@@ -205,24 +211,35 @@ impl Replay {
     }
 
     fn verdict(&self, report: &Report) -> anyhow::Result<()> {
-        let Report { problems, unreadable, missing, .. } = report;
+        let Report { problems, unreadable, missing, unusable, not_replayed, .. } = report;
+        let mut wrong = Vec::new();
         let bad = [(*problems, "line"), (*unreadable, "segment")].into_iter().filter(|(count, _)| *count > 0);
         let bad: Vec<_> = bad.map(|(count, noun)| counted(count, noun)).collect();
         if !bad.is_empty() {
-            bail!("{} could not be read", bad.join(" and "));
+            wrong.push(format!("{} could not be read", bad.join(" and ")));
+        }
+        if *not_replayed > 0 {
+            wrong.push(format!("{} could not be replayed", counted(*not_replayed, "decision")));
         }
         if !missing.is_empty() {
-            bail!(
-                "{} found nowhere; give the folder with the component with --versions DIR",
+            wrong.push(format!(
+                "{} found nowhere: give the folder with the component with --versions DIR",
                 if missing.len() == 1 { "a policy version was" } else { "some policy versions were" }
-            );
+            ));
         }
-        if report.decisions == 0 && self.choice.is_given() {
-            bail!("no recorded decision is one of those");
+        if !unusable.is_empty() {
+            let which = if unusable.len() == 1 { "a policy version" } else { "some policy versions" };
+            wrong.push(format!("{which} cannot be used here: {}", report::ADVICE));
         }
         let different = report.different();
         if different > 0 && (self.policy.is_none() || self.expect_same) {
-            bail!("{} did not come out the same", counted(different, "decision"));
+            wrong.push(format!("{} did not come out the same", counted(different, "decision")));
+        }
+        if !wrong.is_empty() {
+            bail!(wrong.join("; "));
+        }
+        if report.decisions == 0 && self.choice.is_given() {
+            bail!("no recorded decision is one of those");
         }
         if self.expect_same && report.compared() == 0 {
             bail!("nothing was compared: the policy was asked nothing");
@@ -250,7 +267,8 @@ fn at_least(one: Allowed, other: Allowed) -> Allowed {
 /// Starts a runtime that allows at least so much, and no less than a host does by default.
 fn runtime(allowed: Allowed) -> anyhow::Result<Arc<Runtime>> {
     let defaults = Limits::default();
-    let mut limits = Limits { compile_deadline: COMPILE_DEADLINE, artifact_bytes: 1 << 30, ..defaults };
+    let mut limits =
+        Limits { compile_deadline: COMPILE_DEADLINE, artifact_bytes: ARTIFACT_BYTES_MAX, ..defaults };
     let Allowed { scoring_deadline_ms, claiming_deadline_ms, load_deadline_ms, memory_bytes } = allowed;
     for (limit, ms) in [
         (&mut limits.scoring_deadline, scoring_deadline_ms),
@@ -282,8 +300,6 @@ struct Replaying<'a> {
     /// Allows at least what the hosts that wrote what was opened so far allowed; the versions are loaded in it.
     runtime: Arc<Runtime>,
     allowed: Allowed,
-    /// Where versions are looked for.
-    folders: Vec<PathBuf>,
     versions: Versions,
     again: Again,
     other: Option<Other<'a>>,
@@ -308,7 +324,7 @@ impl Replaying<'_> {
             self.runtime = runtime(allowed)?;
             self.allowed = allowed;
             // What was loaded is bounded by what was allowed then.
-            self.versions = Versions::new(&self.runtime, self.folders.clone());
+            self.versions.renew(&self.runtime);
             self.again = Again::default();
             self.candidate = None;
         }
@@ -324,7 +340,7 @@ impl Replaying<'_> {
 
     /// Replays what is chosen of one segment, if that can be read.
     ///
-    /// Errors if a version that decided cannot be used.
+    /// Errors if the other policy cannot be used.
     fn segment(&mut self, path: &Path, choice: &Choice) -> anyhow::Result<()> {
         let mut reader = match segment::open(path) {
             Ok(Some(reader)) => reader,
@@ -361,7 +377,7 @@ impl Replaying<'_> {
             let place = Place { file: &file, line: entry.line };
             match &self.candidate {
                 Some(_) => self.compare(place, &entry.record)?,
-                None => self.repeat(place, &entry.record)?,
+                None => self.repeat(place, &entry.record),
             }
         }
         self.report.torn += u64::from(reader.is_torn());
@@ -369,7 +385,7 @@ impl Replaying<'_> {
     }
 
     /// Lets the version that decided do it again, or the fallback where that one did.
-    fn repeat(&mut self, place: Place<'_>, record: &Record) -> anyhow::Result<()> {
+    fn repeat(&mut self, place: Place<'_>, record: &Record) {
         let recorded = Answer::recorded(record);
         let course = record.course();
         // Whether there was time enough, or memory, is not the policy's doing alone.
@@ -383,17 +399,11 @@ impl Replaying<'_> {
             }
         }
         let loaded = match &course.asked {
-            Some(identity) if course.is_by_policy || is_repeatable => match self.versions.find(identity)? {
+            Some(identity) if course.is_by_policy || is_repeatable => match self.versions.find(identity) {
                 Ok(loaded) => loaded,
-                Err(Missing) => {
-                    self.report.missing(record, identity);
-                    return Ok(());
-                }
+                Err(unable) => return self.report.unable(record, identity, &unable),
             },
-            _ => {
-                self.report.failed(record, None);
-                return Ok(());
-            }
+            _ => return self.report.failed(record, None),
         };
         let answer = self.again.ask(&loaded, record);
         if course.is_by_policy {
@@ -407,7 +417,6 @@ impl Replaying<'_> {
             let failed_again = answer.err().is_some_and(|failure| failure.outcome() == course.outcome);
             self.report.failed(record, Some(failed_again));
         }
-        Ok(())
     }
 
     /// Lets the candidate answer.
@@ -421,7 +430,7 @@ impl Replaying<'_> {
         let loaded = match candidate.configured(course.asked.as_deref())? {
             Ok(loaded) => loaded,
             Err(why) => {
-                self.report.refused(record, why);
+                self.report.refused(record, &why);
                 return Ok(());
             }
         };
@@ -429,10 +438,10 @@ impl Replaying<'_> {
         let difference = self.report.came_out(place, record, &Answer::recorded(record), &answer, None);
         let Some(difference) = difference.filter(|_| self.explains) else { return Ok(()) };
         let decided = match course.asked.as_ref().filter(|_| course.is_by_policy) {
-            Some(identity) => match self.versions.find(identity)? {
+            Some(identity) => match self.versions.find(identity) {
                 Ok(loaded) => Some(loaded),
                 // One side is better than none.
-                Err(Missing) => {
+                Err(_) => {
                     difference.replayed_why = why_of(record, &answer, Some(&loaded));
                     return Ok(());
                 }
@@ -475,8 +484,8 @@ impl Replaying<'_> {
     fn explained(&mut self, place: Place<'_>, record: &Record) -> anyhow::Result<Decision> {
         let course = record.course();
         let version = match course.asked.as_ref().filter(|_| course.is_by_policy) {
-            Some(identity) => self.versions.find(identity)?.ok(),
-            None => None,
+            Some(identity) => self.versions.find(identity).map(Some),
+            None => Ok(None),
         };
         let candidate = self.candidate.as_mut().filter(|candidate| candidate.answers(record));
         let other = match candidate {
@@ -486,7 +495,8 @@ impl Replaying<'_> {
             None => None,
         };
         let other = other.as_deref().map(|loaded| (loaded, again::alone(loaded, record)));
-        Ok(explain::explain(place, record, version.as_deref(), other))
+        let version = version.as_ref().map(Option::as_deref);
+        Ok(explain::explain(place, record, version, other))
     }
 }
 

@@ -29,6 +29,10 @@ struct Decisions {
     sample_every: u64,
     written: u64,
     dropped: u64,
+    /// Whether none can be recorded at present.
+    paused: bool,
+    /// Why.
+    problem: Option<String>,
     decisions: Vec<Shown>,
 }
 
@@ -47,6 +51,8 @@ async fn list(
         sample_every: journal.sample_every(),
         written: counts.written,
         dropped: counts.dropped,
+        paused: counts.is_paused,
+        problem: journal.problem(),
         decisions: journal.latest(&filter, limit),
     }))
 }

@@ -5,6 +5,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use fulcrum_policy::json::PlainMap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -22,9 +23,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
         // By way of a map: serde would take an array for an object, its items for the fields in order.
-        let body =
-            axum::Json::<serde_json::Map<String, serde_json::Value>>::from_request(request, state).await;
-        let axum::Json(fields) = body.map_err(|rejection| body_error(&rejection))?;
+        let body = axum::Json::<PlainMap>::from_request(request, state).await;
+        let axum::Json(PlainMap(fields)) = body.map_err(|rejection| body_error(&rejection))?;
         serde_json::from_value(serde_json::Value::Object(fields))
             .map(Self)
             .map_err(|error| Error::new(StatusCode::BAD_REQUEST, "invalid_body", error.to_string()))

@@ -18,6 +18,7 @@ use fulcrum_coordinator::groups::{self, Reset, Target};
 use fulcrum_coordinator::kinds::{Kind, WrongKind};
 use fulcrum_core::Timestamp;
 use fulcrum_core::group::{Place, Refused};
+use fulcrum_policy::json::PlainMap;
 use fulcrum_policy::planner::Wish;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -189,7 +190,7 @@ async fn rebalance(
 /// Refuses a body that asks for something: whoever sent it believes that the call heeds it.
 fn expect_nothing(body: &[u8]) -> Result<()> {
     let is_nothing = body.trim_ascii().is_empty()
-        || serde_json::from_slice::<Map<String, Value>>(body).is_ok_and(|fields| fields.is_empty());
+        || serde_json::from_slice::<PlainMap>(body).is_ok_and(|PlainMap(fields)| fields.is_empty());
     if is_nothing {
         return Ok(());
     }

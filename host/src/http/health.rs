@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use fulcrum_policy::status::TaskState;
 use serde_json::json;
 
 use crate::app::Services;
@@ -18,10 +19,16 @@ async fn healthz() -> Response {
 }
 
 async fn readyz(State(services): State<Services>) -> Response {
-    // The host listens only when its policies have been read, so there is no "not yet" here.
+    // The host listens only when what is bound has been read, so there is no "not yet" here.
     if services.lifecycle.is_leaving() {
         (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "draining" }))).into_response()
     } else {
-        Json(json!({ "status": "ready" })).into_response()
+        let mut body = json!({ "status": "ready" });
+        let task = services.policies.task();
+        // No reason to get no traffic: what serves goes on serving.
+        if task.crashes > 0 || task.state != TaskState::Running || !task.proving.is_empty() {
+            body["policyTask"] = json!(task);
+        }
+        Json(body).into_response()
     }
 }

@@ -13,6 +13,7 @@ use fulcrum_coordinator::{InstanceView, Report};
 use fulcrum_core::Timestamp;
 use fulcrum_core::scoring::Load;
 use fulcrum_core::time::millis;
+use fulcrum_policy::json::PlainMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -129,8 +130,8 @@ fn wants_draining(body: &[u8]) -> Result<bool> {
         return Ok(true);
     }
     // By way of a map: serde would take an array for an object.
-    let body = serde_json::from_slice::<Map<String, Value>>(body)
-        .and_then(|fields| serde_json::from_value::<DrainBody>(Value::Object(fields)));
+    let body = serde_json::from_slice::<PlainMap>(body)
+        .and_then(|PlainMap(fields)| serde_json::from_value::<DrainBody>(Value::Object(fields)));
     body.map(|body| body.draining).map_err(|error| {
         let message = format!("the body must be empty or {{\"draining\": true or false}}: {error}");
         Error::new(StatusCode::BAD_REQUEST, "invalid_body", message)

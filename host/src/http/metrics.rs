@@ -199,7 +199,7 @@ fn turns(encoder: &mut DescriptorEncoder<'_>, counts: &turns::Counts) -> fmt::Re
 fn policies(encoder: &mut DescriptorEncoder<'_>, services: &Services) -> fmt::Result {
     let help = "Policies the host knows; the one with a role has its state here";
     let mut family = encoder.encode_descriptor("fulcrum_policy", help, None, MetricType::Gauge)?;
-    for status in &services.policies.statuses() {
+    for status in &services.planner.statuses() {
         let state = serde_json::to_value(status.state).unwrap_or_default();
         let labels = [
             ("policy", status.name.as_str()),

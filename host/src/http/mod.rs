@@ -20,6 +20,7 @@ pub(crate) mod sessions;
 pub(crate) mod store;
 pub(crate) mod topics;
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -29,13 +30,15 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN, UPGRADE};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
-use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use tower::Service as _;
 
 use crate::app::Services;
 use error::{Error, RequestIds};
@@ -59,10 +62,65 @@ pub(crate) struct Edge {
     pub(crate) advertised_host: Option<String>,
 }
 
-/// Builds the router of a host.
-pub(crate) fn router(services: Services, edge: Edge) -> Router {
-    let body_bytes_max = edge.body_bytes_max;
-    let state = Arc::new((services.clone(), edge));
+/// The routes of a host behind its edge.
+///
+/// The edge is no layer of the router: axum boxes a layer on each route, for as much as a decision costs.
+pub(crate) struct Front {
+    router: Router,
+    services: Services,
+    edge: Edge,
+}
+
+impl Front {
+    pub(crate) fn new(services: Services, edge: Edge) -> Self {
+        Self { router: router().with_state(services.clone()), services, edge }
+    }
+
+    /// Returns what answers the requests of a connection.
+    pub(crate) fn into_service(
+        self,
+    ) -> impl hyper::service::Service<
+        hyper::Request<Incoming>,
+        Response = Response,
+        Error = Infallible,
+        Future: Send,
+    > + Clone
+    + Send
+    + 'static {
+        let front = Arc::new(self);
+        service_fn(move |request: hyper::Request<Incoming>| {
+            let front = front.clone();
+            async move { Ok(front.answer(request.map(Body::new)).await) }
+        })
+    }
+
+    /// Refuses what no handler should see, counts bytes, survives panics and completes errors.
+    async fn answer(&self, mut request: Request) -> Response {
+        let Self { router, services, edge } = self;
+        let client = meter::Client::of(&request, &services.clock);
+        let response = match refuse(&request, edge) {
+            Some(error) => {
+                // A client that is still sending would see its connection break instead of the answer.
+                discard(request.into_body()).await;
+                error.into_response()
+            }
+            None => {
+                DefaultBodyLimit::max(edge.body_bytes_max).apply(&mut request);
+                let outlives = outlives(&request);
+                let request = patience::within(request, BODY_PAUSE_MAX);
+                let request = meter::count_in(request, &services.meter, client.clone());
+                let handled = surviving(router.clone().call(request));
+                match outlives {
+                    true => tokio::spawn(handled).await.unwrap_or_else(|_| Error::internal().into_response()),
+                    false => handled.await,
+                }
+            }
+        };
+        meter::count_out(edge.request_ids.complete(response), &services.meter, client)
+    }
+}
+
+fn router() -> Router<Services> {
     Router::new()
         .merge(health::routes())
         .merge(instances::routes())
@@ -76,32 +134,6 @@ pub(crate) fn router(services: Services, edge: Edge) -> Router {
         .merge(metrics::routes())
         .fallback(no_such_route)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(body_bytes_max))
-        .layer(middleware::from_fn_with_state(state, at_the_edge))
-        .with_state(services)
-}
-
-/// Refuses what no handler should see, counts bytes, survives panics and completes errors.
-async fn at_the_edge(State(state): State<Arc<(Services, Edge)>>, request: Request, next: Next) -> Response {
-    let (services, edge) = &*state;
-    let client = meter::Client::of(&request, &services.clock);
-    let response = match refuse(&request, edge) {
-        Some(error) => {
-            // A client that is still sending would see its connection break instead of the answer.
-            discard(request.into_body()).await;
-            error.into_response()
-        }
-        None => {
-            let outlives = outlives(&request);
-            let request = patience::within(request, BODY_PAUSE_MAX);
-            let handled = surviving(next, meter::count_in(request, &services.meter, client.clone()));
-            match outlives {
-                true => tokio::spawn(handled).await.unwrap_or_else(|_| Error::internal().into_response()),
-                false => handled.await,
-            }
-        }
-    };
-    meter::count_out(edge.request_ids.complete(response), &services.meter, client)
 }
 
 /// Reads on what nobody wants, within bounds.
@@ -187,14 +219,15 @@ fn outlives(request: &Request<Body>) -> bool {
 }
 
 /// Runs the handler; a panic becomes a 500.
-async fn surviving(next: Next, request: Request) -> Response {
-    let mut handler = pin!(next.run(request));
+async fn surviving(handler: impl Future<Output = std::result::Result<Response, Infallible>>) -> Response {
+    let mut handler = pin!(handler);
     // What a handler shares is behind locks that keep their own invariants, so going on after a panic is safe.
     std::future::poll_fn(|context| {
         catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context)))
-            .unwrap_or_else(|_| Poll::Ready(Error::internal().into_response()))
+            .unwrap_or_else(|_| Poll::Ready(Ok(Error::internal().into_response())))
     })
     .await
+    .unwrap_or_else(|never| match never {})
 }
 
 async fn no_such_route(method: Method, uri: Uri) -> Error {

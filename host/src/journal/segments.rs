@@ -101,7 +101,7 @@ impl Segments {
             result
         });
         if written.is_err() {
-            self.end();
+            self.give_up();
         }
         written
     }
@@ -111,6 +111,15 @@ impl Segments {
         let synced = self.current.as_ref().map_or(Ok(()), |current| current.file.sync_data());
         self.end();
         synced
+    }
+
+    /// Ends the segment after a failure. One in which nothing stands goes: else each attempt on a full disk left one.
+    fn give_up(&mut self) {
+        let empty = self.current.take_if(|current| current.len == 0);
+        match empty {
+            Some(current) => drop(fs::remove_file(path(&self.folder, current.number))),
+            None => self.end(),
+        }
     }
 
     fn end(&mut self) {

@@ -279,6 +279,8 @@ fn a_folder_that_cannot_be_written_pauses_the_journal_until_it_can() {
     };
     let counts = put(1);
     assert_eq!((counts.written, counts.dropped, journal.counts().is_paused), (0, 1, true));
+    let problem = journal.problem().expect("it says why");
+    assert!(problem.contains("journal cannot be written: ") && problem.ends_with("every 5 s"), "{problem}");
     assert_eq!(journal.latest(&Filter::default(), 9).len(), 1, "it is shown all the same");
 
     fs::remove_file(&path).expect("removed");
@@ -288,8 +290,58 @@ fn a_folder_that_cannot_be_written_pauses_the_journal_until_it_can() {
     let counts = put(3);
     assert_eq!((counts.written, counts.dropped), (1, 2));
     journal.stop();
-    assert!(!journal.counts().is_paused);
+    assert_eq!((journal.counts().is_paused, journal.problem()), (false, None));
     assert_eq!(seeds(folder.path()).0, [3]);
+}
+
+/// Says to the child of [`a_full_disk_keeps_what_is_there_and_leaves_nothing_behind`] where it is to write.
+#[cfg(unix)]
+const FULL: &str = "FULCRUM_TEST_FULL_DISK";
+
+#[test]
+#[cfg(unix)]
+fn a_full_disk_keeps_what_is_there_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let journal = start(settings(folder.path(), 1 << 20));
+    journal.observer().scored(&scored(&snapshot(), 1));
+    journal.stop();
+    // No file of a process with this limit can have a byte, while it can make as many as it likes.
+    let limited = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
+    let child = std::process::Command::new("sh")
+        .args(["-c", limited])
+        .arg(std::env::current_exe().expect("there is one"))
+        .args(["--ignored", "--exact", "journal::tests::on_a_full_disk", "--nocapture"])
+        .env(FULL, folder.path())
+        .output()
+        .expect("there is a shell");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&child.stderr)
+    );
+    assert_eq!(seeds(folder.path()), (vec![1], 1));
+}
+
+#[test]
+#[cfg(unix)]
+#[ignore = "runs in a process that can write no file, see above"]
+fn on_a_full_disk() {
+    let Some(folder) = std::env::var_os(FULL) else { return };
+    let folder = Path::new(&folder);
+    let (clock, snapshot) = (Arc::<Still>::default(), snapshot());
+    let journal = Journal::start(settings(folder, 1 << 20), clock.clone()).expect("a thread starts");
+    let observer = journal.observer();
+    for seed in 1..=5 {
+        assert!(observer.wants_scored(), "nobody waits for the disk");
+        observer.scored(&scored(&snapshot, seed));
+        let counts = until(&journal, seed);
+        assert_eq!((counts.written, counts.dropped, journal.counts().is_paused), (0, seed, true));
+        let problem = journal.problem().expect("it says why");
+        assert!(problem.contains("journal cannot be written: File too large"), "{problem}");
+        clock.0.fetch_add(u64::try_from(writer::RETRY.as_nanos()).expect("small"), Ordering::SeqCst);
+    }
+    journal.stop();
 }
 
 #[test]
@@ -418,6 +470,7 @@ fn a_thread_that_crashed_shows_as_paused_and_what_it_held_is_counted() {
     journal.stop();
     let counts = journal.counts();
     assert_eq!((counts.written, counts.dropped, counts.is_paused), (1, 3, true));
+    assert!(journal.problem().is_some_and(|problem| problem.contains("restart the host")));
 }
 
 #[test]

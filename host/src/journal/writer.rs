@@ -177,7 +177,7 @@ impl Writer {
             self.tally.written.fetch_add(count, Ordering::Relaxed);
             self.settled += count;
             if self.retry_at.take().is_some() {
-                self.tally.is_paused.store(false, Ordering::Relaxed);
+                self.tally.go_on();
                 let dropped = self.tally.dropped.load(Ordering::Relaxed);
                 tracing::info!(dropped, "the decision journal is written again");
             }
@@ -214,8 +214,12 @@ impl Writer {
         // What the folder holds by the next time is looked up anew.
         self.segments = None;
         let retry_at = self.clock.nanos().saturating_add(u64::try_from(RETRY.as_nanos()).unwrap_or(u64::MAX));
+        self.tally.pause(format!(
+            "{} cannot be written: {error}; it is tried again every {} s",
+            folder.display(),
+            RETRY.as_secs()
+        ));
         if self.retry_at.replace(retry_at).is_none() {
-            self.tally.is_paused.store(true, Ordering::Relaxed);
             tracing::warn!(
                 folder = %folder.display(), %error, retry_ms = millis(RETRY),
                 "the decision journal cannot be written: decisions are not recorded until it can"

@@ -260,7 +260,7 @@ pub struct ScoreParts {
     pub row: usize,
     /// Its score.
     pub score: Score,
-    /// Named terms.
+    /// Named terms, no two of one name.
     pub parts: Vec<(String, f64)>,
 }
 
@@ -356,7 +356,8 @@ pub const PARTS_MAX: usize = 32;
 pub const PART_NAME_BYTES_MAX: usize = 64;
 
 /// Checks an explanation: each row may be chosen and stands there at most once, no score is a NaN, no list is too
-/// long. Returns it ordered by score, equal scores by row.
+/// long. Returns it ordered by score, equal scores by row; terms of one name are taken together, so that terms that are
+/// kept by name still add up.
 pub fn verify_explanation(
     roster: &Roster,
     loads: &Loads,
@@ -379,10 +380,22 @@ pub fn verify_explanation(
         if let Some((name, _)) = parts.iter().find(|(name, _)| name.len() > PART_NAME_BYTES_MAX) {
             return Err(Illegal::TooLarge { what: "part name", len: name.len(), max: PART_NAME_BYTES_MAX });
         }
-        rows.push(ScoreParts { row, score, parts });
+        rows.push(ScoreParts { row, score, parts: taken_together(parts) });
     }
     rows.sort_by(|a, b| a.score.cmp(&b.score).then(a.row.cmp(&b.row)));
     Ok(rows)
+}
+
+/// Adds up terms of one name, each in the place of the first.
+fn taken_together(parts: Vec<(String, f64)>) -> Vec<(String, f64)> {
+    let mut sums = Vec::<(String, f64)>::with_capacity(parts.len());
+    for (name, value) in parts {
+        match sums.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum += value,
+            None => sums.push((name, value)),
+        }
+    }
+    sums
 }
 
 fn check_row(roster: &Roster, loads: &Loads, avoid: &[u32], row: u32) -> Result<usize, Illegal> {
@@ -470,6 +483,16 @@ mod tests {
         );
         let many = vec![(Proposal { row: 0, score: 0.0 }, vec![(String::new(), 0.0); 33])];
         assert_eq!(rows(many), Err(Illegal::TooLarge { what: "parts", len: 33, max: 32 }));
+    }
+
+    #[test]
+    fn terms_of_one_name_are_added_up() {
+        let part = |name: &str, value| (name.to_owned(), value);
+        let parts =
+            vec![part("cpu", 5.0), part("sessions", 1.0), part("cpu", -2.0), part("", 0.5), part("", 0.25)];
+        let proposal = vec![(Proposal { row: 0, score: 4.75 }, parts)];
+        let rows = verify_explanation(&roster(&["a"]), &Loads::unknown(1), &[], proposal).expect("legal");
+        assert_eq!(rows[0].parts, [part("cpu", 3.0), part("sessions", 1.0), part("", 0.75)]);
     }
 
     #[test]

@@ -18,8 +18,9 @@ use crate::contract::shape::{self, Mismatch, Roles};
 use crate::contract::v1::exports::fulcrum::policy::{claiming, lifecycle, scoring};
 use crate::failure::Failure;
 use crate::guest::{self, WasmClaiming, WasmScoring};
+use crate::places::Share;
 use crate::refusal::Refusal;
-use crate::runtime::{GuestLog, GuestState, Runtime};
+use crate::runtime::{self, Answer, GuestLog, GuestState, Runtime};
 use crate::schema::Schema;
 use crate::seat::{Identity, ScoringFactory, ScoringPolicy};
 
@@ -48,6 +49,8 @@ pub struct Artifact {
     digest: String,
     size_bytes: usize,
     pre: InstancePre<GuestState>,
+    /// Places of the pool that an instance takes.
+    places: u32,
     lifecycle: lifecycle::GuestIndices,
     scoring: Option<scoring::GuestIndices>,
     claiming: Option<claiming::GuestIndices>,
@@ -89,6 +92,7 @@ impl Artifact {
             runtime: runtime.clone(),
             digest,
             size_bytes: bytes.len(),
+            places: runtime::places_of(&component),
             lifecycle,
             scoring: scoring.map_err(resources)?,
             claiming: claiming.map_err(resources)?,
@@ -132,6 +136,16 @@ impl Artifact {
 
     /// Gives it a name and a configuration, checked against its schema and by its own `configure`.
     pub fn configured(self: &Arc<Self>, name: &str, config: Value) -> Result<Loaded, Refusal> {
+        self.configured_in(Share::Proofs, name, config)
+    }
+
+    /// The same, with an instance of another share of the pool.
+    pub(crate) fn configured_in(
+        self: &Arc<Self>,
+        share: Share,
+        name: &str,
+        config: Value,
+    ) -> Result<Loaded, Refusal> {
         self.schema.check(&config)?;
         let text = config.to_string();
         let identity =
@@ -139,7 +153,7 @@ impl Artifact {
         let log = GuestLog::new(name, &self.digest, self.runtime.limits());
         let loaded = Loaded { artifact: self.clone(), identity, config, log };
         let start = |failure| Refusal::Start { failure };
-        let mut body = loaded.instantiate(self.runtime.limits().load_deadline).map_err(start)?;
+        let mut body = loaded.instantiate(share, self.runtime.limits().load_deadline).map_err(start)?;
         loaded
             .configure(&mut body, self.runtime.limits().load_deadline)
             .map_err(|failure| Refusal::Configure { failure })?;
@@ -150,9 +164,10 @@ impl Artifact {
         let limits = self.runtime.limits();
         let mut cell = self.runtime.cell(GuestLog::new("?", &self.digest, limits));
         let start = |failure| Refusal::Start { failure };
-        let instance = cell.instantiate(&self.pre, limits.load_deadline).map_err(start)?;
+        let places = (Share::Proofs, self.places);
+        let instance = cell.instantiate(&self.pre, places, limits.load_deadline).map_err(start)?;
         let found = cell
-            .enter(limits.load_deadline, |store| {
+            .enter(limits.load_deadline, Answer::Lists, |store| {
                 self.lifecycle.load(&mut *store, &instance)?.call_describe(store)
             })
             .map_err(|failure| Refusal::Describe { failure })?;
@@ -168,6 +183,11 @@ impl Artifact {
         ];
         if let Some((field, len, max)) = texts.into_iter().find(|(_, len, max)| len > max) {
             return bad(format!("the field {field} has {len} bytes, at most {max} are allowed"));
+        }
+        for (field, text) in [("version", &found.version), ("summary", &found.summary)] {
+            if text.contains(char::is_control) {
+                return bad(format!("the field {field} must be one line without control characters"));
+            }
         }
         let lifecycle::Description { name, version, summary, config_schema } = found;
         Ok(Description { name, version, summary, config_schema })
@@ -202,11 +222,16 @@ impl Loaded {
     }
 
     /// Makes an instance for the scoring role with other deadlines than in service, for loading and proving.
-    pub(crate) fn make_scoring(&self, deadline: std::time::Duration) -> Result<WasmScoring, Failure> {
+    pub(crate) fn make_scoring(&self, deadline: Duration) -> Result<WasmScoring, Failure> {
+        self.make_scoring_in(Share::Proofs, deadline)
+    }
+
+    /// Makes an instance for the scoring role, of some share of the pool.
+    pub(crate) fn make_scoring_in(&self, share: Share, deadline: Duration) -> Result<WasmScoring, Failure> {
         let Some(indices) = &self.artifact.scoring else {
             return Err(Failure::Illegal("it does not offer the scoring role".to_owned()));
         };
-        let mut body = self.instantiate(deadline)?;
+        let mut body = self.instantiate(share, deadline)?;
         self.configure(&mut body, deadline)?;
         let exports = indices
             .load(body.cell.store(), &body.instance)
@@ -217,17 +242,20 @@ impl Loaded {
     /// Makes an instance for the claiming role.
     pub fn make_claiming(&self) -> Result<Box<dyn ClaimingPolicy>, Failure> {
         let deadline = self.artifact.runtime.limits().claiming_deadline;
-        Ok(Box::new(self.make_claiming_within(deadline)?))
+        Ok(Box::new(self.make_claiming_in(Share::Whole, deadline)?))
     }
 
-    pub(crate) fn make_claiming_within(
-        &self,
-        deadline: std::time::Duration,
-    ) -> Result<WasmClaiming, Failure> {
+    /// Makes an instance for the claiming role with another deadline than in service, for loading and proving.
+    pub(crate) fn make_claiming_within(&self, deadline: Duration) -> Result<WasmClaiming, Failure> {
+        self.make_claiming_in(Share::Proofs, deadline)
+    }
+
+    /// Makes an instance for the claiming role, of some share of the pool.
+    pub(crate) fn make_claiming_in(&self, share: Share, deadline: Duration) -> Result<WasmClaiming, Failure> {
         let Some(indices) = &self.artifact.claiming else {
             return Err(Failure::Illegal("it does not offer the claiming role".to_owned()));
         };
-        let mut body = self.instantiate(deadline)?;
+        let mut body = self.instantiate(share, deadline)?;
         self.configure(&mut body, deadline)?;
         let exports = indices
             .load(body.cell.store(), &body.instance)
@@ -241,14 +269,14 @@ impl Loaded {
         &self.artifact.runtime
     }
 
-    fn instantiate(&self, deadline: std::time::Duration) -> Result<Body, Failure> {
+    fn instantiate(&self, share: Share, deadline: Duration) -> Result<Body, Failure> {
         let mut cell = self.artifact.runtime.cell(self.log.clone());
-        let instance = cell.instantiate(&self.artifact.pre, deadline)?;
+        let instance = cell.instantiate(&self.artifact.pre, (share, self.artifact.places), deadline)?;
         Ok(Body { cell, instance })
     }
 
-    fn configure(&self, body: &mut Body, deadline: std::time::Duration) -> Result<(), Failure> {
-        let result = body.cell.enter(deadline, |store| {
+    fn configure(&self, body: &mut Body, deadline: Duration) -> Result<(), Failure> {
+        let result = body.cell.enter(deadline, Answer::Short, |store| {
             let exports = self.artifact.lifecycle.load(&mut *store, &body.instance)?;
             exports.call_configure(store, &self.identity.config)
         })?;
@@ -262,7 +290,7 @@ impl ScoringFactory for Loaded {
     }
 
     fn make(&self) -> Result<Box<dyn ScoringPolicy>, Failure> {
-        Ok(Box::new(self.make_scoring(self.artifact.runtime.limits().scoring_deadline)?))
+        Ok(Box::new(self.make_scoring_in(Share::Whole, self.artifact.runtime.limits().scoring_deadline)?))
     }
 }
 
@@ -490,5 +518,26 @@ mod tests {
         check("(memory 17)", &["1114112", "policy.memory_mib"]);
         check("(memory 1) (memory 1) (memory 1) (memory 1) (memory 1)", &[]);
         check("(table 20001 funcref)", &["20001"]);
+    }
+
+    #[test]
+    fn an_instance_takes_places_by_what_it_needs_of_the_pool() {
+        let runtime = Runtime::new(Limits::default()).expect("the engine starts");
+        let check = |modules: &[&str], expected: u32| {
+            let mut text = String::from("(component ");
+            for (at, module) in modules.iter().enumerate() {
+                text += &format!("(core module $m{at} {module}) (core instance (instantiate $m{at}))");
+            }
+            let bytes = wat::parse_str(text + ")").expect("it is a component");
+            let component = Component::from_binary(runtime.engine(), &bytes).expect("it fits the pool");
+            assert_eq!(runtime::places_of(&component), expected, "{modules:?}");
+        };
+        check(&[""], 1);
+        check(&["(memory 1)", "(memory 1)"], 1);
+        check(&["(memory 1)", "(memory 1)", "(memory 1)"], 2);
+        check(&["(memory 1) (table 1 funcref)"; 2], 1);
+        check(&["(table 1 funcref)"; 4], 1);
+        check(&["(table 1 funcref)"; 5], 2);
+        check(&["(table 1 funcref)"; 20], 5);
     }
 }

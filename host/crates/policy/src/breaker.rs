@@ -117,6 +117,13 @@ impl Breaker {
         true
     }
 
+    /// Puts a trial off that could not be made, without holding that against the policy.
+    pub fn postpone(&mut self, now: Timestamp) {
+        if let State::Open { trial_at } = &mut self.state {
+            *trial_at = now.after(PAUSE_FIRST);
+        }
+    }
+
     /// Reports the end of a trial.
     pub fn trial(&mut self, passed: bool, now: Timestamp) {
         if !matches!(self.state, State::Open { .. }) {
@@ -200,6 +207,18 @@ mod tests {
         assert_eq!(breaker.state(), State::Open { trial_at: at(103) });
         breaker.trial(true, at(103));
         assert_eq!(breaker.state(), State::Closed);
+    }
+
+    #[test]
+    fn a_trial_that_was_put_off_counts_for_nothing() {
+        let mut breaker = Breaker::default();
+        breaker.postpone(at(99));
+        assert_eq!(breaker.state(), State::Closed);
+        trap_three_times(&mut breaker, 100);
+        (101..200).for_each(|now| breaker.postpone(at(now)));
+        assert_eq!(breaker.state(), State::Open { trial_at: at(200) });
+        breaker.trial(false, at(200));
+        assert_eq!(breaker.state(), State::Open { trial_at: at(202) }, "the second one");
     }
 
     #[test]

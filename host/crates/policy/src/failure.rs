@@ -1,4 +1,4 @@
-//! How a call into a policy can fail: five outcomes with five names.
+//! How a call into a policy can fail: five outcomes with five names, and the want of room, which is nobody's failure.
 
 use std::fmt;
 
@@ -23,6 +23,9 @@ pub enum Failure {
     /// The policy itself returned an error.
     #[error("returned an error: {0}")]
     Declared(Declared),
+    /// The host had no room for another instance, so nothing was asked: try again.
+    #[error("found no room for another instance: {0}")]
+    NoRoom(String),
 }
 
 /// An error a policy returned, as the contract's `error` variant.
@@ -58,6 +61,7 @@ impl Failure {
             Self::Limit(_) => Outcome::Limit,
             Self::Illegal(_) => Outcome::Illegal,
             Self::Declared(_) => Outcome::Declared,
+            Self::NoRoom(_) => Outcome::Open,
         }
     }
 }
@@ -73,7 +77,7 @@ pub enum Outcome {
     Limit,
     Illegal,
     Declared,
-    /// The policy was not asked because its breaker is open.
+    /// The policy was not asked: its breaker is open, or there was no room for an instance.
     Open,
 }
 

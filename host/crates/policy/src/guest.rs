@@ -8,7 +8,7 @@ use fulcrum_core::scoring::{Loads, Proposal, Request, Roster};
 use crate::claim::ClaimingPolicy;
 use crate::contract::v1::exports::fulcrum::policy::{claiming, lifecycle, scoring};
 use crate::failure::{Declared, Failure};
-use crate::runtime::Cell;
+use crate::runtime::{Answer, Cell};
 use crate::seat::{ExplainedRow, ScoringPolicy};
 
 /// Calls after which an instance whose memory is nearly used up is replaced; a fresh one that needs that much from
@@ -55,7 +55,9 @@ impl ScoringPolicy for WasmScoring {
             })
             .collect();
         // Building a new index takes a guest longer than a decision; it is rare, so it gets ten times as long.
-        self.cell.enter(self.deadline * 10, |store| self.exports.call_roster(store, &rows))?.map_err(declared)
+        self.cell
+            .enter(self.deadline * 10, Answer::Short, |store| self.exports.call_roster(store, &rows))?
+            .map_err(declared)
     }
 
     fn refresh(&mut self, loads: &Loads) -> Result<(), Failure> {
@@ -68,14 +70,17 @@ impl ScoringPolicy for WasmScoring {
             pending: &loads.pending,
             flags: &loads.flags,
         };
-        self.cell.enter(self.deadline, |store| self.exports.call_refresh(store, columns))?.map_err(declared)
+        self.cell
+            .enter(self.deadline, Answer::Short, |store| self.exports.call_refresh(store, columns))?
+            .map_err(declared)
     }
 
     fn recommend(&mut self, request: &Request<'_>, committed: &[u32]) -> Result<Proposal, Failure> {
         self.calls += 1;
         let request = lower(request, committed);
-        let answer = self.cell.enter_at(request.now_ms, request.seed, self.deadline, |store| {
-            self.exports.call_recommend(store, request)
+        let Self { cell, exports, deadline, .. } = self;
+        let answer = cell.enter_at(request.now_ms, request.seed, *deadline, Answer::Short, |store| {
+            exports.call_recommend(store, request)
         })?;
         answer.map(|found| Proposal { row: found.row, score: found.score }).map_err(declared)
     }
@@ -87,8 +92,9 @@ impl ScoringPolicy for WasmScoring {
     ) -> Result<Option<Vec<ExplainedRow>>, Failure> {
         self.calls += 1;
         let request = lower(request, committed);
-        let answer = self.cell.enter_at(request.now_ms, request.seed, self.deadline, |store| {
-            self.exports.call_explain(store, request)
+        let Self { cell, exports, deadline, .. } = self;
+        let answer = cell.enter_at(request.now_ms, request.seed, *deadline, Answer::Lists, |store| {
+            exports.call_explain(store, request)
         })?;
         match answer {
             Ok(rows) => {
@@ -187,8 +193,9 @@ impl ClaimingPolicy for WasmClaiming {
             now_ms: cycle.now_ms,
             seed: cycle.seed,
         };
-        let answer = self.cell.enter_at(cycle.now_ms, cycle.seed, self.deadline, |store| {
-            self.exports.call_plan(store, lowered)
+        let Self { cell, exports, deadline } = self;
+        let answer = cell.enter_at(cycle.now_ms, cycle.seed, *deadline, Answer::Lists, |store| {
+            exports.call_plan(store, lowered)
         })?;
         answer
             .map(|plan| claims::Proposal {
@@ -223,11 +230,18 @@ fn pairs(labels: &[(String, String)]) -> Vec<(&str, &str)> {
     labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// Longest error text kept from a guest, in characters.
+/// Longest error text kept from a guest, in characters before those that no line can hold are escaped.
 const ERROR_CHARS_MAX: usize = 512;
 
 pub(crate) fn declared(error: lifecycle::Error) -> Failure {
-    let cut = |text: String| text.chars().take(ERROR_CHARS_MAX).collect();
+    // It is shown in logs and on terminals, among lines of others.
+    let cut = |text: String| {
+        let mut line = String::new();
+        for letter in text.chars().take(ERROR_CHARS_MAX) {
+            if letter.is_control() { line.extend(letter.escape_debug()) } else { line.push(letter) }
+        }
+        line
+    };
     Failure::Declared(match error {
         lifecycle::Error::InvalidConfig(text) => Declared::InvalidConfig(cut(text)),
         lifecycle::Error::InvalidInput(text) => Declared::InvalidInput(cut(text)),

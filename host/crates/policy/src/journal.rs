@@ -42,8 +42,10 @@ pub const LINE_BYTES_MAX: usize = 64 << 20;
 /// Largest segment, in bytes: a host that writes one begins the next before.
 pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
-/// Policies a line can refer to: so many of the last ones before it.
+/// Policies a line can refer to: so many of the last ones before it, with no more bytes in all unless the last one alone
+/// has more.
 const POLICIES_KEPT: usize = 256;
+const POLICIES_BYTES_KEPT: usize = LINE_BYTES_MAX;
 /// Rosters and snapshots it can refer to; the encoder refers to the last ones only.
 const SNAPSHOTS_KEPT: usize = 4;
 

@@ -15,7 +15,9 @@ pub mod failure;
 pub mod fallback;
 mod guest;
 pub mod journal;
+pub mod json;
 pub mod limits;
+mod places;
 pub mod planner;
 mod private;
 pub mod probation;
@@ -29,6 +31,8 @@ pub mod shadow;
 pub mod status;
 pub mod tally;
 pub mod tap;
+#[cfg(test)]
+mod testing;
 pub mod trust;
 mod wasi;
 
@@ -39,6 +43,7 @@ pub use failure::{Failure, Outcome};
 pub use limits::Limits;
 pub use planner::Planner;
 pub use refusal::Refusal;
+pub use reload::life::Gone;
 pub use reload::lifecycle;
 pub use reload::manager::{self, Manager};
 pub use runtime::Runtime;

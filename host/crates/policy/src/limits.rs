@@ -20,13 +20,18 @@ pub struct Limits {
     pub stack_bytes: usize,
     /// Size of a component.
     pub artifact_bytes: usize,
-    /// Data a guest may hand the host in one call, lists and strings together.
+    /// Data a guest may hand the host as the answer of `describe`, `explain` or `plan`, lists and strings together.
     pub answer_bytes: usize,
+    /// The same for the answers without lists, and for the arguments of each call into the host: reading them is host
+    /// code, which no deadline interrupts. Nothing beyond it is looked at.
+    pub argument_bytes: usize,
     /// Longest log line; more is cut off.
     pub log_line_bytes: usize,
     /// Log lines per second and policy version; more are counted and dropped.
     pub log_lines_per_second: u32,
-    /// Instances alive at the same time, all policies together.
+    /// Instances alive at the same time, all policies together. Plans for groups have three eighths of them, shadows and
+    /// proofs three sixteenths each, and scoring the rest; an instance of more than two memories or four tables counts as
+    /// several.
     pub instances: u32,
 }
 
@@ -41,6 +46,7 @@ impl Default for Limits {
             stack_bytes: 512 << 10,
             artifact_bytes: 64 << 20,
             answer_bytes: 16 << 20,
+            argument_bytes: 64 << 10,
             log_line_bytes: 1024,
             log_lines_per_second: 10,
             instances: 64,

@@ -31,6 +31,11 @@ pub enum Verdict {
     Spent,
 }
 
+/// Verdicts as numbers.
+const RUNNING: u8 = 0;
+const PASSED: u8 = 1;
+const SPENT: u8 = 2;
+
 /// See the module. Shared by everything that asks the version.
 pub struct Probation {
     identity: Arc<Identity>,
@@ -46,19 +51,23 @@ impl Probation {
     /// Begins a probation.
     #[must_use]
     pub fn new(identity: Arc<Identity>, budget: Budget, alarm: Alarm) -> Self {
-        Self::resumed(identity, budget, alarm, (0, 0))
+        Self::resumed(identity, budget, alarm, (0, 0), false)
     }
 
-    /// Goes on with a probation, for example after a restart, in which so many decisions were asked and so many failed.
+    /// Goes on with a probation, for example after a restart, in which so many decisions were asked and so many failed, and
+    /// which may be spent already: there is no alarm for that any more.
     #[must_use]
     pub fn resumed(
         identity: Arc<Identity>,
         budget: Budget,
         alarm: Alarm,
         (asked, failed): (u32, u32),
+        is_spent: bool,
     ) -> Self {
+        let is_spent = is_spent || failed > budget.failures_max;
+        let verdict = AtomicU8::new(if is_spent { SPENT } else { RUNNING });
         let (asked, failed) = (AtomicU32::new(asked), AtomicU32::new(failed));
-        Self { identity, budget, alarm, asked, failed, verdict: AtomicU8::new(0) }
+        Self { identity, budget, alarm, asked, failed, verdict }
     }
 
     /// Says whether it is about this component under this name, whatever a group adds to its configuration.
@@ -89,8 +98,8 @@ impl Probation {
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match self.verdict.load(Ordering::Acquire) {
-            0 => Verdict::Running,
-            1 => Verdict::Passed,
+            RUNNING => Verdict::Running,
+            PASSED => Verdict::Passed,
             _ => Verdict::Spent,
         }
     }
@@ -125,10 +134,10 @@ impl Probation {
     fn settle(&self, verdict: Verdict) {
         let number = match verdict {
             Verdict::Running => return,
-            Verdict::Passed => 1,
-            Verdict::Spent => 2,
+            Verdict::Passed => PASSED,
+            Verdict::Spent => SPENT,
         };
-        if self.verdict.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if self.verdict.compare_exchange(RUNNING, number, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             (self.alarm)();
         }
     }
@@ -150,6 +159,23 @@ mod tests {
         let (asked, failed) = probation.counts();
         let found = (probation.verdict(), asked, failed, alarms.load(Ordering::Relaxed));
         assert_eq!(found, expected, "renews {renews}: {outcomes:?}");
+    }
+
+    #[test]
+    fn a_probation_that_was_spent_stays_so() {
+        let check = |counts: (u32, u32), is_spent: bool, expected: Verdict| {
+            let budget = Budget { failures_max: 1, decisions: 4, renews: false };
+            let alarm: Alarm = Arc::new(|| panic!("nothing new happened"));
+            let probation = Probation::resumed(Arc::default(), budget, alarm, counts, is_spent);
+            assert_eq!(probation.verdict(), expected, "{counts:?} {is_spent}");
+            probation.record(Outcome::Ok);
+            assert_eq!(probation.verdict(), expected, "{counts:?} {is_spent}");
+        };
+        check((0, 0), false, Verdict::Running);
+        check((2, 1), false, Verdict::Running);
+        check((2, 2), false, Verdict::Spent);
+        // By an opened breaker.
+        check((3, 1), true, Verdict::Spent);
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub enum Refusal {
         "the component has {bytes} bytes, at most {max} are allowed; strip it (wasm-opt, `strip = true`) or raise policy.artifact_mib_max"
     )]
     TooLarge { bytes: u64, max: usize },
+    #[error("{file} has {bytes} bytes, at most {max} are allowed; {}", smaller(file))]
+    FileTooLarge { file: String, bytes: u64, max: usize },
     #[error(
         "this is precompiled native code (an ELF file); the host never runs native code from the policies folder: drop the .wasm component it was made from"
     )]
@@ -58,6 +60,8 @@ pub enum Refusal {
         "another component is still being compiled; this one was not tried yet, and is tried again by itself or with POST /admin/policies/reload"
     )]
     Busy,
+    #[error("the host itself crashed while it proved this file; the log of the host has the panic")]
+    Crashed,
     #[error("it cannot be started: {failure}")]
     Start { failure: Failure },
     #[error("`describe` failed: {failure}")]
@@ -94,6 +98,20 @@ pub enum Refusal {
         "this version kept failing and is in quarantine ({failure}); drop another version, or remove the file and drop it again"
     )]
     Quarantined { failure: String },
+    #[error(
+        "an order about this policy was cut short and cannot be finished yet: {error}; what served before goes on, and the \
+         order is finished as soon as the policies folder can be written, unless other files are dropped there"
+    )]
+    Interrupted { error: String },
+}
+
+/// Says what to do about a file that is too large.
+fn smaller(file: &str) -> &'static str {
+    match file {
+        _ if file.ends_with(".sig") => "this is no signature: write it with `fulcrum policy sign`",
+        _ if file.ends_with(".sha256") => "this is no digest file: write it with `sha256sum`",
+        _ => "make the configuration smaller, it has to fit as compact JSON, too",
+    }
 }
 
 fn list(names: &[String]) -> String {
@@ -104,16 +122,28 @@ impl Refusal {
     /// Says whether the same file may pass a moment later, with nothing changed: it is waited for, not judged.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Busy)
+        matches!(self, Self::Busy) || self.is_for_want_of_room()
+    }
+
+    /// Says whether nothing is known against the file, there was just no room to try it.
+    fn is_for_want_of_room(&self) -> bool {
+        match self {
+            Self::Start { failure }
+            | Self::Describe { failure }
+            | Self::Configure { failure }
+            | Self::SelfTest { failure, .. } => matches!(failure, Failure::NoRoom(_)),
+            _ => false,
+        }
     }
 
     /// Returns the stable name of this kind of refusal.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
+            _ if self.is_for_want_of_room() => "no_room",
             Self::Unreadable { .. } => "unreadable",
             Self::Empty => "empty",
-            Self::TooLarge { .. } => "too_large",
+            Self::TooLarge { .. } | Self::FileTooLarge { .. } => "too_large",
             Self::Precompiled => "precompiled",
             Self::CoreModule => "core_module",
             Self::Text => "text",
@@ -126,6 +156,7 @@ impl Refusal {
             Self::Resources { .. } => "resources",
             Self::Slow { .. } => "slow",
             Self::Busy => "busy",
+            Self::Crashed => "proof_crashed",
             Self::Start { .. } => "start",
             Self::Describe { .. } => "describe",
             Self::Description { .. } => "description",
@@ -140,6 +171,7 @@ impl Refusal {
             Self::Unsigned { .. } => "unsigned",
             Self::Signature { .. } => "signature",
             Self::Quarantined { .. } => "quarantined",
+            Self::Interrupted { .. } => "interrupted",
         }
     }
 }

@@ -1,17 +1,19 @@
 //! The one wasmtime engine of the process, its clock ticks, and the only way into a guest.
 //!
 //! Invariants: a deadline, or the fuel that stands for it, is set before every entry; ticks come at a steady pace while
-//! any guest runs, and the ticking thread sleeps while none does; a store whose call failed with anything but a policy's
-//! own error is not entered again (its owner drops it).
+//! any guest runs, and the ticking thread sleeps while none does; what a guest hands over in a call into the host is
+//! bounded before it is looked at, as no tick interrupts host code; a store whose call failed with anything but a
+//! policy's own error is not entered again (its owner drops it).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use wasmtime::component::{HasSelf, InstancePre, Linker};
+use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 use wasmtime::{
-    Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, ResourceLimiter, Store, Trap,
+    CallHook, Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, ResourceLimiter, Store,
+    Trap,
 };
 
 use crate::cache::Cache;
@@ -19,18 +21,25 @@ use crate::contract::v1;
 use crate::contract::v1::fulcrum::policy::host::Level;
 use crate::failure::Failure;
 use crate::limits::Limits;
+use crate::places::{Place, Places, Share};
 use crate::wasi::{self, Explained, Wasi};
 
-/// How often guests are checked against their deadlines.
-const TICK: Duration = Duration::from_millis(1);
+/// How often guests are checked against their deadlines: a guest is stopped at most one tick after its deadline.
+const TICK: Duration = Duration::from_micros(500);
+/// Ticks in a second.
+const TICKS_PER_SECOND: u64 = 2000;
 /// Ticks without any guest running before the ticking thread goes to sleep.
-const IDLE_TICKS: u32 = 100;
+const IDLE_TICKS: u32 = 200;
 /// Core modules in one component: the one of a Python policy has 38.
 const CORE_INSTANCES_MAX: u32 = 64;
 /// Tables in one component.
 const TABLES_MAX: u32 = 20;
 /// Memories in one component.
 const MEMORIES_MAX: u32 = 4;
+/// Tables that the pool has for each instance.
+const TABLES_EACH: u32 = 4;
+/// Memories that the pool has for each instance.
+const MEMORIES_EACH: u32 = 2;
 
 /// The engine could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +82,7 @@ pub struct Runtime {
     ticker: Arc<Ticker>,
     pooled: bool,
     options: Options,
+    places: Arc<Places>,
     /// Held while a component is compiled: one at a time, so that reloads cannot starve the serving threads.
     pub(crate) compiling: Arc<Mutex<()>>,
 }
@@ -102,7 +112,8 @@ impl Runtime {
             wasi::add_to_linker(&mut linker).map_err(Error::Engine)?;
         }
         let ticker = Ticker::start(&engine)?;
-        Ok(Arc::new(Self { engine, linker, limits, ticker, pooled, options, compiling: Arc::default() }))
+        let (places, compiling) = (Places::new(limits.instances), Arc::default());
+        Ok(Arc::new(Self { engine, linker, limits, ticker, pooled, options, places, compiling }))
     }
 
     /// Returns the limits guests run under.
@@ -152,13 +163,26 @@ impl Runtime {
             memory_bytes: 0,
             memory_bytes_max: self.limits.memory_bytes,
             was_denied: false,
+            answer_bytes: 0,
             log,
             ticker: self.ticker.clone(),
         };
         let mut store = Store::new(&self.engine, state);
         store.limiter(|state| state);
-        store.set_hostcall_fuel(self.limits.answer_bytes);
-        Cell { store, runtime: self.clone() }
+        // What may be read of a guest is one figure of the store, for arguments of its calls and for its answer.
+        let argument_bytes = self.limits.argument_bytes;
+        store.call_hook(move |mut store, event| {
+            match event {
+                CallHook::CallingHost => store.set_hostcall_fuel(argument_bytes),
+                CallHook::ReturningFromHost => {
+                    let answer_bytes = store.data().answer_bytes;
+                    store.set_hostcall_fuel(answer_bytes);
+                }
+                CallHook::CallingWasm | CallHook::ReturningFromWasm => {}
+            }
+            Ok(())
+        });
+        Cell { store, runtime: self.clone(), place: None }
     }
 }
 
@@ -189,8 +213,8 @@ fn config(limits: &Limits, bound: Bound, pooled: bool) -> Config {
         let mut pool = PoolingAllocationConfig::new();
         pool.total_component_instances(count)
             .total_core_instances(count * CORE_INSTANCES_MAX)
-            .total_memories(count * 2)
-            .total_tables(count * 4)
+            .total_memories(count * MEMORIES_EACH)
+            .total_tables(count * TABLES_EACH)
             .max_core_instances_per_component(CORE_INSTANCES_MAX)
             .max_memories_per_component(MEMORIES_MAX)
             .max_tables_per_component(TABLES_MAX)
@@ -213,6 +237,16 @@ fn fuel(per_ms: u64, deadline: Duration) -> u64 {
 pub(crate) struct Cell {
     store: Store<GuestState>,
     runtime: Arc<Runtime>,
+    /// Given back after the store is gone: fields are dropped in this order.
+    place: Option<Place>,
+}
+
+/// Returns how many places of the pool an instance of a component takes.
+pub(crate) fn places_of(component: &Component) -> u32 {
+    let (memories, tables) = component
+        .resources_required()
+        .map_or((MEMORIES_MAX, TABLES_MAX), |it| (it.num_memories, it.num_tables));
+    memories.div_ceil(MEMORIES_EACH).max(tables.div_ceil(TABLES_EACH)).max(1)
 }
 
 impl Cell {
@@ -220,9 +254,10 @@ impl Cell {
     pub(crate) fn enter<T>(
         &mut self,
         deadline: Duration,
+        answer: Answer,
         call: impl FnOnce(&mut Store<GuestState>) -> wasmtime::Result<T>,
     ) -> Result<T, Failure> {
-        self.enter_with(None, deadline, call)
+        self.enter_with(None, deadline, answer, call)
     }
 
     /// Runs guest code that is told a time (in milliseconds since 1970) and a seed: WASI shows the same.
@@ -231,22 +266,30 @@ impl Cell {
         now_ms: u64,
         seed: u64,
         deadline: Duration,
+        answer: Answer,
         call: impl FnOnce(&mut Store<GuestState>) -> wasmtime::Result<T>,
     ) -> Result<T, Failure> {
-        self.enter_with(Some((now_ms, seed)), deadline, call)
+        self.enter_with(Some((now_ms, seed)), deadline, answer, call)
     }
 
     fn enter_with<T>(
         &mut self,
         input: Option<(u64, u64)>,
         deadline: Duration,
+        answer: Answer,
         call: impl FnOnce(&mut Store<GuestState>) -> wasmtime::Result<T>,
     ) -> Result<T, Failure> {
+        let answer_bytes = match answer {
+            Answer::Short => self.runtime.limits.argument_bytes,
+            Answer::Lists => self.runtime.limits.answer_bytes,
+        };
         let state = self.store.data_mut();
         state.was_denied = false;
+        state.answer_bytes = answer_bytes;
         if let Some(wasi) = &mut state.wasi {
             wasi.begin(input);
         }
+        self.store.set_hostcall_fuel(answer_bytes);
         let _running = self.runtime.ticker.running();
         match self.runtime.options.bound {
             Bound::Time => {
@@ -260,13 +303,15 @@ impl Cell {
         call(&mut self.store).map_err(|error| self.classify(&error, deadline))
     }
 
-    /// Instantiates: start code is guest code too.
+    /// Instantiates, in as many places of a share as that takes: start code is guest code too.
     pub(crate) fn instantiate(
         &mut self,
         pre: &InstancePre<GuestState>,
+        (share, places): (Share, u32),
         deadline: Duration,
     ) -> Result<wasmtime::component::Instance, Failure> {
-        self.enter(deadline, |store| pre.instantiate(store))
+        self.place = Some(self.runtime.places.take(share, places).map_err(Failure::NoRoom)?);
+        self.enter(deadline, Answer::Short, |store| pre.instantiate(store))
     }
 
     /// Returns the memory in use, in bytes.
@@ -321,14 +366,39 @@ impl Cell {
                 }
                 let text = format!("{:#}", error.root_cause());
                 if text.contains("fuel allocated for hostcalls") {
-                    Failure::Limit(format!("the answer is larger than {} MiB", limits.answer_bytes >> 20))
-                } else if text.contains("maximum concurrent limit") || text.contains("pooling allocator") {
-                    Failure::Limit(format!("no room for another instance: {text}"))
+                    // Guest code stood on the stack only while it was calling.
+                    let is_calling = error.downcast_ref::<wasmtime::WasmBacktrace>().is_some();
+                    Failure::Limit(if is_calling {
+                        format!("a call into the host carried more than {}", bytes(limits.argument_bytes))
+                    } else {
+                        format!("the answer is larger than {}", bytes(self.store.data().answer_bytes))
+                    })
+                } else if text.contains("maximum concurrent limit") {
+                    Failure::NoRoom(text)
+                } else if text.contains("pooling allocator") {
+                    Failure::Limit(format!("no instance of it fits the pool: {text}"))
                 } else {
                     Failure::Illegal(text)
                 }
             }
         }
+    }
+}
+
+/// How much a guest may answer, see [`Limits`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    /// A row, an error, or nothing.
+    Short,
+    /// As much as the longest lists take.
+    Lists,
+}
+
+/// Writes a limit for people.
+fn bytes(limit: usize) -> String {
+    match limit {
+        ..0x10_0000 => format!("{} KiB", limit >> 10),
+        _ => format!("{} MiB", limit >> 20),
     }
 }
 
@@ -345,6 +415,8 @@ pub(crate) struct GuestState {
     memory_bytes: usize,
     memory_bytes_max: usize,
     was_denied: bool,
+    /// What the answer of the call under way may have.
+    answer_bytes: usize,
     log: Arc<GuestLog>,
     ticker: Arc<Ticker>,
 }
@@ -424,8 +496,8 @@ impl GuestLog {
     }
 
     fn write(&self, level: Level, message: &str, ticks: u64) {
-        // Time here is ticks, of about a millisecond each while any guest runs.
-        let window = ticks / 1000;
+        // Time here is ticks, which come only while any guest runs.
+        let window = ticks / TICKS_PER_SECOND;
         if self.window.swap(window, Ordering::Relaxed) != window {
             self.lines.store(0, Ordering::Relaxed);
         }
@@ -475,8 +547,13 @@ impl Ticker {
 
     fn run(&self, engine: &Engine) {
         let mut idle = 0;
+        let mut last = Instant::now();
         while !self.stopped.load(Ordering::Acquire) {
-            std::thread::sleep(TICK);
+            // From tick to tick, else every one would be late by what those before it were late. Ticks that were missed
+            // are not made up for: they would stop a guest before its deadline.
+            std::thread::sleep((last + TICK).saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            last = if now < last + 2 * TICK { last + TICK } else { now };
             engine.increment_epoch();
             self.ticks.fetch_add(1, Ordering::Relaxed);
             idle = if self.running.load(Ordering::SeqCst) == 0 { idle + 1 } else { 0 };

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::json::Plain;
 use crate::refusal::Refusal;
 
 /// Most problems listed for one configuration.
@@ -25,7 +26,7 @@ impl Schema {
             return Ok(Self::any());
         }
         let bad = |error: String| Refusal::Schema { error };
-        let schema: Value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
+        let Plain(schema) = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
         if !schema.is_object() {
             return Err(bad("it must be a JSON object".to_owned()));
         }
@@ -102,6 +103,7 @@ mod tests {
     fn hostile_schemas_are_refused() {
         check(&json!({"$ref": "#"}), &json!({}), Err("`$ref` is not supported"));
         check(&json!({"allOf": [{"$dynamicRef": "#a"}]}), &json!({}), Err("`$dynamicRef` is not supported"));
+        check(&json!({"a": {"$serde_json::private::RawValue": "{}"}}), &json!({}), Err("is reserved"));
         check(
             &json!({"properties": {"a": {"pattern": "(a)\\1"}}}),
             &json!({"a": "aa"}),

@@ -387,6 +387,15 @@ impl ScoringSeat {
         }
     }
 
+    /// Puts the trial of a version off that could not be made; ignored if another one has the seat by now.
+    pub fn postpone_trial(&mut self, identity: &Identity, now: Timestamp) {
+        if let Some(live) = &mut self.live
+            && **live.factory.identity() == *identity
+        {
+            live.breaker.postpone(now);
+        }
+    }
+
     /// Returns what was counted since the host started.
     #[must_use]
     pub fn tally(&self) -> &Tally {

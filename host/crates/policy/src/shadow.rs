@@ -240,14 +240,23 @@ impl Shadows {
         shadow.report(is_current(&self.manager.statuses(), &shadow.candidate))
     }
 
-    /// Takes note of a promotion: a shadow of the very version that is in use now ends, since it would be compared with
-    /// itself. Its report stays until it is ended or begun anew, or another shadow needs the room.
+    /// Takes note of a promotion: a shadow of the very version that serves all of its scope now ends, since it would be
+    /// compared with itself only; where another policy serves a part, it goes on with that. Its report stays until it is ended
+    /// or begun anew, or another shadow needs the room.
     pub fn promoted(&self, name: &str) {
         let Some(shadow) = self.cast.lock().shadows.get(name).map(|running| running.shadow.clone()) else {
             return;
         };
-        let is_it = self.manager.policy(name).is_ok_and(|live| *live.identity() == shadow.candidate);
-        if !is_it || !shadow.is_running() {
+        let scope = &shadow.scope;
+        let plans_for = |group: &String| self.manager.claiming_of(group) == name;
+        let serves = match scope.claiming && !scope.groups.is_empty() {
+            true => {
+                let scoring = Scope { claiming: false, ..scope.clone() };
+                scope.groups.iter().all(plans_for) && self.serves(name, &shadow.candidate, &scoring)
+            }
+            false => self.serves(name, &shadow.candidate, scope),
+        };
+        if !serves || !shadow.is_running() {
             return;
         }
         let _cast = self.cast.lock();

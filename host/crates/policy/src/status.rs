@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Outcome;
+use crate::reload::life::Gone;
 use crate::tally::Line;
 
 /// Where a policy's bytes come from.
@@ -33,6 +34,8 @@ pub enum State {
     Open,
     /// It kept failing and is not used until its file changes.
     Quarantined,
+    /// There is a file that is still to be proven, and no good version of that name.
+    Proving,
     /// There is a file, but it was refused and no good version of that name exists.
     Refused,
     /// There is nothing but a candidate.
@@ -192,6 +195,9 @@ pub struct Former {
     pub config: Option<serde_json::Value>,
     /// What was bound otherwise.
     pub bindings: Rebind,
+    /// What of it has no version in use now, and what becomes of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// The last promotion of a name.
@@ -399,9 +405,46 @@ pub struct Report {
     pub refused: Vec<(String, String)>,
     /// Names with a file that is still being written.
     pub waiting: Vec<String>,
-    /// Why the folder could not be read; nothing changed then.
+    /// Why the folder could not be read, or that the task does not answer; nothing changed then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whether it is the task that does not answer.
+    #[serde(skip)]
+    pub gone: Option<Gone>,
+}
+
+impl Report {
+    /// Makes that of a look that did not take place.
+    pub(crate) fn gone(gone: Gone) -> Self {
+        Self { error: Some(gone.to_string()), gone: Some(gone), ..Self::default() }
+    }
+}
+
+/// Whether the task that decides which versions are in use does its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskState {
+    /// It takes orders and looks at the folder.
+    Running,
+    /// It is gone for good: what serves goes on serving, but nothing changes any more until the host is restarted.
+    Crashed,
+    /// The host was told to stop.
+    Stopped,
+}
+
+/// How that task is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskStatus {
+    /// Whether it runs.
+    pub state: TaskState,
+    /// Pieces of its work that crashed since the host started; it went on with the next one.
+    pub crashes: u64,
+    /// When the last one did, in milliseconds since 1970.
+    pub last_crash_at: Option<u64>,
+    /// Names with a file that is still to be proven.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub proving: Vec<String>,
 }
 
 /// How often promotions and canaries ended, by how.

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use fulcrum_policy::Limits;
+use fulcrum_policy::json::Plain;
 use serde_json::{Value, json};
 
 /// Arguments of `policy describe`.
@@ -24,7 +25,7 @@ impl Describe {
         let about = artifact.describe();
         let roles = super::role_names(artifact.roles());
         // Checked when the artifact was loaded; an empty schema allows any object.
-        let schema: Value = serde_json::from_str(&about.config_schema).unwrap_or(Value::Null);
+        let Plain(schema) = serde_json::from_str(&about.config_schema).unwrap_or_default();
         if self.json {
             return crate::cli::print_json(&json!({
                 "name": about.name, "version": about.version, "summary": about.summary, "roles": roles,

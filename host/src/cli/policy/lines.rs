@@ -65,6 +65,10 @@ pub(super) fn promotion(status: &Value) -> Option<String> {
     if !reason.is_empty() {
         line.push_str(&format!(" ({reason})"));
     }
+    let problem = text(promotion, "/from/problem");
+    if !problem.is_empty() {
+        line.push_str(&format!(" (the way back: {problem})"));
+    }
     Some(line)
 }
 

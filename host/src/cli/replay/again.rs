@@ -3,7 +3,6 @@
 //! Invariant: an instance that failed is not asked again, and one that returned an error is told everything anew, as in
 //! service.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use fulcrum_core::claiming::{self, Plan};
@@ -13,8 +12,12 @@ use fulcrum_policy::journal::{self, Record};
 use fulcrum_policy::seat::{Identity, ScoringFactory as _, ScoringPolicy};
 use fulcrum_policy::{Failure, Loaded, fallback};
 
-/// Versions with an instance at the same time.
+use super::kept::Kept;
+
+/// Versions with an instance at the same time, in each role.
 const SEATS_MAX: usize = 16;
+/// Bytes of what the instances of the scoring role were told, unless a single one was told more.
+const TOLD_BYTES_MAX: usize = 256 << 20;
 
 /// An answer to either question.
 #[derive(Clone, Debug)]
@@ -64,17 +67,24 @@ impl Answer {
     }
 }
 
-/// Instances that go on from decision to decision.
-#[derive(Default)]
+/// Instances that go on from decision to decision, [`SEATS_MAX`] in each role.
 pub(super) struct Again {
-    scoring: HashMap<Arc<Identity>, Seat>,
-    claiming: HashMap<Arc<Identity>, Box<dyn ClaimingPolicy>>,
+    scoring: Kept<Arc<Identity>, Seat>,
+    claiming: Kept<Arc<Identity>, Box<dyn ClaimingPolicy>>,
+}
+
+impl Default for Again {
+    fn default() -> Self {
+        Self { scoring: Kept::new(SEATS_MAX, TOLD_BYTES_MAX), claiming: Kept::new(SEATS_MAX, usize::MAX) }
+    }
 }
 
 /// An instance, and what it was told.
 struct Seat {
     instance: Box<dyn ScoringPolicy>,
     roster: Option<Arc<Roster>>,
+    /// About how many bytes of a journal it holds on to.
+    roster_bytes: usize,
     snapshot: Option<Arc<ScoringSnapshot>>,
     committed: Vec<u32>,
 }
@@ -90,9 +100,15 @@ impl Again {
 
     fn score(&mut self, loaded: &Arc<Loaded>, record: &journal::Scoring) -> Result<Recommendation, Failure> {
         let identity = loaded.identity();
-        let mut seat = match self.scoring.remove(identity) {
+        let mut seat = match self.scoring.take(identity) {
             Some(seat) => seat,
-            None => Seat { instance: loaded.make()?, roster: None, snapshot: None, committed: Vec::new() },
+            None => Seat {
+                instance: loaded.make()?,
+                roster: None,
+                roster_bytes: 0,
+                snapshot: None,
+                committed: Vec::new(),
+            },
         };
         let answer = seat.ask(record);
         // One that failed with anything but an error of its own is dropped.
@@ -105,26 +121,21 @@ impl Again {
             Err(_) => false,
         };
         if lives_on {
-            if self.scoring.len() >= SEATS_MAX {
-                self.scoring.clear();
-            }
-            self.scoring.insert(identity.clone(), seat);
+            let bytes = seat.roster_bytes;
+            self.scoring.put(identity.clone(), seat, bytes);
         }
         answer
     }
 
     fn plan(&mut self, loaded: &Arc<Loaded>, record: &journal::Claiming) -> Result<Plan, Failure> {
         let identity = loaded.identity();
-        let mut instance = match self.claiming.remove(identity) {
+        let mut instance = match self.claiming.take(identity) {
             Some(instance) => instance,
             None => loaded.make_claiming()?,
         };
         let proposal = instance.plan(&record.cycle);
         if matches!(proposal, Ok(_) | Err(Failure::Declared(_))) {
-            if self.claiming.len() >= SEATS_MAX {
-                self.claiming.clear();
-            }
-            self.claiming.insert(identity.clone(), instance);
+            self.claiming.put(identity.clone(), instance, 0);
         }
         claiming::verify(&record.cycle, &proposal?).map_err(|illegal| Failure::Illegal(illegal.to_string()))
     }
@@ -140,6 +151,7 @@ impl Seat {
                 self.roster = None;
                 self.instance.roster(roster)?;
                 self.roster = Some(roster.clone());
+                self.roster_bytes = roster.rows().iter().map(bytes_of).sum();
             }
             self.snapshot = None;
             self.instance.refresh(&record.snapshot.loads)?;
@@ -151,6 +163,13 @@ impl Seat {
         self.committed.clone_from(&record.committed);
         verified(record, proposal)
     }
+}
+
+/// Returns about how many bytes a row takes, its loads included.
+fn bytes_of(row: &scoring::Instance) -> usize {
+    const LOADS_BYTES: usize = 37;
+    let labels = row.labels.iter().map(|label| size_of_val(label) + label.0.len() + label.1.len());
+    size_of_val(row) + row.id.len() + row.zone.len() + labels.sum::<usize>() + LOADS_BYTES
 }
 
 fn verified(record: &journal::Scoring, proposal: scoring::Proposal) -> Result<Recommendation, Failure> {

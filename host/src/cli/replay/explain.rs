@@ -17,7 +17,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::again::{self, Answer};
-use super::report::Place;
+use super::report::{self, Place};
+use super::versions::Unable;
 use crate::why::{self, Why};
 use crate::words;
 
@@ -139,26 +140,22 @@ struct Row {
     parts: BTreeMap<String, f64>,
 }
 
-/// Explains one decision. `version` is the one that decided, if it is found; `other` is another policy and what it answers.
+/// Explains one decision. `version` is the policy that decided, if one did, or why it cannot be asked; `other` is another
+/// policy and what it answers.
 pub(super) fn explain(
     place: Place<'_>,
     record: &Record,
-    version: Option<&Loaded>,
+    version: Result<Option<&Loaded>, &Unable>,
     other: Option<(&Loaded, Result<Answer, Failure>)>,
 ) -> Decision {
     let course = record.course();
     let asked = course.asked.as_deref();
     let (role, input, question, known, recorded) = match record {
         Record::Scoring(scoring) => {
-            let is_missing = course.is_by_policy && version.is_none();
-            let reason = match is_missing {
-                true => unexplained(scoring),
-                false => reason(scoring, scoring.answer, version.filter(|_| course.is_by_policy)),
+            let (reason, problem) = match version {
+                Ok(version) => (reason(scoring, scoring.answer, version), None),
+                Err(unable) => (unexplained(scoring), Some(problem(unable))),
             };
-            let problem = is_missing.then(|| {
-                "the component of the version that decided is found nowhere; give its folder with --versions DIR"
-                    .to_owned()
-            });
             let known = known(scoring, &reason);
             let said = Said { problem, ..said(scoring, scoring.answer, reason) };
             ("scoring", scoring_input(scoring), scoring_question(scoring), known, said)
@@ -204,6 +201,19 @@ pub(super) fn explain(
         instead,
         known,
         asked: question,
+    }
+}
+
+/// Says what keeps the version that decided from being asked, and what to do.
+fn problem(unable: &Unable) -> String {
+    match unable {
+        Unable::Missing => {
+            "the component of the version that decided is found nowhere; give its folder with --versions DIR"
+                .to_owned()
+        }
+        Unable::Unusable(why) => {
+            format!("the version that decided cannot be used here: {why}; {}", report::ADVICE)
+        }
     }
 }
 

@@ -1,7 +1,11 @@
 //! What a replay found, counted and in words.
+//!
+//! Invariant: its size is bounded, however many groups and versions a journal names, and however long: what is beyond the
+//! bounds is counted together.
 
 use std::collections::BTreeMap;
 
+use fulcrum_core::NAME_BYTES_MAX;
 use fulcrum_core::claiming::{Cycle, Plan};
 use fulcrum_policy::journal::{Error, Record};
 use fulcrum_policy::seat::Identity;
@@ -9,11 +13,22 @@ use fulcrum_policy::{Failure, fallback};
 use serde::Serialize;
 
 use super::again::{Answer, Likeness};
+use super::versions::Unable;
 use crate::why::Why;
 use crate::words;
 
 /// Differences and bad lines that are told one by one.
 const TOLD_MAX: usize = 10;
+/// Versions that could not be asked that are told one by one, of each kind.
+const VERSIONS_TOLD_MAX: usize = 100;
+/// Groups that are counted one by one; a host plans for no more.
+const GROUPS_MAX: usize = 10_000;
+/// Most characters of what a journal or a policy says.
+const TEXT_CHARS_MAX: usize = 1000;
+
+/// What to do about a version that cannot be used.
+pub(super) const ADVICE: &str =
+    "replay its decisions with the release of fulcrum that recorded them, or choose others with --only";
 
 /// Where a decision stands.
 #[derive(Clone, Copy, Debug)]
@@ -47,14 +62,25 @@ pub(super) struct Report {
     claiming: Tally,
     /// Plans by group.
     groups: BTreeMap<String, Tally>,
+    /// Plans of the groups beyond those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_groups: Option<Tally>,
     /// Decisions that were also made by a fresh instance.
     alone: u64,
     /// Decisions whose configuration the other policy does not take; they were not asked.
     pub(super) refused: u64,
     /// Why it does not take the first of them.
     first_refusal: Option<String>,
+    /// Decisions by policies that were not replayed, because their version is missing or unusable.
+    pub(super) not_replayed: u64,
     /// Versions that were found nowhere.
     pub(super) missing: Vec<MissingVersion>,
+    /// Versions that were found and cannot be used.
+    pub(super) unusable: Vec<UnusableVersion>,
+    /// Decisions that needed versions beyond those, missing or unusable.
+    needing_others: u64,
+    /// What could not be read where versions were looked for.
+    unreadable_files: Vec<String>,
     /// Other choices first, then the same choice with another score, reason or next cycle.
     first_differences: Vec<Difference>,
     #[serde(skip)]
@@ -101,6 +127,17 @@ pub(super) struct MissingVersion {
 }
 
 #[derive(Debug, Serialize)]
+pub(super) struct UnusableVersion {
+    name: String,
+    digest: String,
+    /// It in short, with its configuration.
+    version: String,
+    /// What is wrong, and what to do.
+    problem: String,
+    decisions: u64,
+}
+
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Difference {
     file: String,
@@ -137,18 +174,18 @@ impl Report {
     /// Counts a line that could not be read.
     pub(super) fn problem(&mut self, error: &Error) {
         self.problems += 1;
-        self.tell(error.to_string());
+        self.tell(&error.to_string());
     }
 
     /// Counts a segment that could not be read.
     pub(super) fn cannot_read(&mut self, error: &anyhow::Error) {
         self.unreadable += 1;
-        self.tell(format!("{error:#}"));
+        self.tell(&format!("{error:#}"));
     }
 
-    fn tell(&mut self, problem: String) {
+    fn tell(&mut self, problem: &str) {
         if self.first_problems.len() < TOLD_MAX {
-            self.first_problems.push(problem);
+            self.first_problems.push(cut(problem));
         }
     }
 
@@ -168,19 +205,40 @@ impl Report {
         });
     }
 
-    pub(super) fn missing(&mut self, record: &Record, identity: &Identity) {
+    /// Counts a decision whose version cannot be asked.
+    pub(super) fn unable(&mut self, record: &Record, identity: &Identity, unable: &Unable) {
         if record.course().is_by_policy {
             self.not_asked(record);
+            self.not_replayed += 1;
         } else {
             self.failed(record, None);
         }
-        match self.missing.iter_mut().find(|missing| missing.digest == identity.digest) {
-            Some(missing) => missing.decisions += 1,
-            None => self.missing.push(MissingVersion {
-                name: identity.name.clone(),
-                digest: identity.digest.clone(),
-                decisions: 1,
-            }),
+        let (name, digest) = (cut(&identity.name), cut(&identity.digest));
+        let is_known = match unable {
+            Unable::Missing => {
+                let known = self.missing.iter_mut().find(|missing| missing.digest == digest);
+                known.map(|missing| missing.decisions += 1).is_some()
+            }
+            Unable::Unusable(_) => {
+                let version = identity.label();
+                let is_it = |known: &&mut UnusableVersion| {
+                    (&known.name, &known.digest, &known.version) == (&name, &digest, &version)
+                };
+                self.unusable.iter_mut().find(is_it).map(|known| known.decisions += 1).is_some()
+            }
+        };
+        if is_known {
+            return;
+        }
+        match unable {
+            Unable::Missing if self.missing.len() < VERSIONS_TOLD_MAX => {
+                self.missing.push(MissingVersion { name, digest, decisions: 1 });
+            }
+            Unable::Unusable(problem) if self.unusable.len() < VERSIONS_TOLD_MAX => {
+                let (version, problem) = (identity.label(), cut(problem));
+                self.unusable.push(UnusableVersion { name, digest, version, problem, decisions: 1 });
+            }
+            _ => self.needing_others += 1,
         }
     }
 
@@ -189,10 +247,10 @@ impl Report {
     }
 
     /// Counts a decision that the other policy was not asked, as it does not take the configuration.
-    pub(super) fn refused(&mut self, record: &Record, why: String) {
+    pub(super) fn refused(&mut self, record: &Record, why: &str) {
         self.not_asked(record);
         self.refused += 1;
-        self.first_refusal.get_or_insert(why);
+        self.first_refusal.get_or_insert_with(|| cut(why));
     }
 
     /// Counts how a decision came out; `alone` is what a fresh instance answered, if one was asked, too. Returns the
@@ -251,8 +309,9 @@ impl Report {
         told.last_mut()
     }
 
-    /// Puts the differences in order, once all is counted.
-    pub(super) fn finish(&mut self) {
+    /// Puts the differences in order, once all is counted; `unreadable` could not be read where versions were looked for.
+    pub(super) fn finish(&mut self, unreadable: &[String]) {
+        self.unreadable_files = unreadable.iter().take(TOLD_MAX).cloned().collect();
         self.first_differences =
             self.changed.drain(..).chain(self.rescored.drain(..)).take(TOLD_MAX).collect();
     }
@@ -274,9 +333,12 @@ impl Report {
             Record::Scoring(_) => count(&mut self.scoring),
             Record::Claiming(claiming) => {
                 count(&mut self.claiming);
-                match self.groups.get_mut(&claiming.cycle.group) {
+                let group = &claiming.cycle.group;
+                let has_room = self.groups.len() < GROUPS_MAX && group.len() <= NAME_BYTES_MAX;
+                match self.groups.get_mut(group) {
                     Some(tally) => count(tally),
-                    None => count(self.groups.entry(claiming.cycle.group.clone()).or_default()),
+                    None if has_room => count(self.groups.entry(group.clone()).or_default()),
+                    None => count(self.other_groups.get_or_insert_default()),
                 }
             }
         }
@@ -309,6 +371,7 @@ impl Report {
             }
         }
         rows.extend(self.groups.iter().map(|(group, tally)| row(format!("  {group}"), tally)));
+        rows.extend(self.other_groups.iter().map(|tally| row("  other groups".to_owned(), tally)));
         out += &crate::cli::table(&rows);
         for (role, tally) in [("scoring", &self.scoring), ("claiming", &self.claiming)] {
             if has_candidate {
@@ -342,6 +405,20 @@ impl Report {
                 super::counted(*decisions, "decision")
             );
         }
+        for UnusableVersion { name, version, problem, decisions, .. } in &self.unusable {
+            let decisions = super::counted(*decisions, "decision");
+            out += &format!("\n{name} {version} cannot be used here, {decisions} needed it: {problem}\n");
+        }
+        if !self.unusable.is_empty() {
+            out += &format!("  {ADVICE}\n");
+        }
+        if self.needing_others > 0 {
+            let decisions = super::counted(self.needing_others, "decision");
+            out += &format!("\nmore versions are missing or unusable, {decisions} needed them\n");
+        }
+        if !self.missing.is_empty() {
+            self.unreadable_files.iter().for_each(|file| out += &format!("\nnot looked into: {file}\n"));
+        }
         for problem in &self.first_problems {
             out += &format!("\n{problem}\n");
         }
@@ -367,6 +444,14 @@ impl Difference {
         out += &format!("  recorded  {recorded}\n{}", why(&self.recorded_why));
         out += &format!("  replayed  {replayed}\n{}", why(&self.replayed_why));
         out
+    }
+}
+
+/// Returns a text as it is told: its beginning, if it is long.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(TEXT_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

@@ -7,6 +7,7 @@ use fulcrum_core::claiming::{Cycle, Plan, Reason};
 use fulcrum_policy::Outcome;
 use fulcrum_policy::journal::Encoder;
 use fulcrum_policy::planner::{Planned, Wish};
+use fulcrum_policy::seat::Identity;
 use fulcrum_policy::tap::Claimed;
 
 use super::*;
@@ -24,8 +25,22 @@ fn replay(journal: &Path, more: &[&str]) -> Replay {
 
 /// A segment of one plan by the fallback, written by a host with such limits.
 fn segment(limits: &Limits) -> Vec<u8> {
+    plans(limits, &[("g", None)])
+}
+
+/// A segment of plans for groups, by versions or the fallback. Each group has nobody and nothing, so no plan does anything.
+fn plans(limits: &Limits, plans: &[(&str, Option<Identity>)]) -> Vec<u8> {
+    let (mut encoder, mut text) = (Encoder::new(Header::new("0.0.0", limits)), Vec::new());
+    encoder.begin(&mut text).expect("written");
+    for (group, by) in plans {
+        encoder.claimed(&plan(group, by.clone().map(Arc::new)), &mut text).expect("written");
+    }
+    text
+}
+
+fn plan(group: &str, by: Option<Arc<Identity>>) -> Claimed {
     let cycle = Cycle {
-        group: "g".to_owned(),
+        group: group.to_owned(),
         members: Vec::new(),
         topics: Vec::new(),
         places: Vec::new(),
@@ -41,14 +56,27 @@ fn segment(limits: &Limits) -> Vec<u8> {
         now_ms: 7,
         seed: 0,
     };
-    let planned =
-        Planned { plan: Plan::default(), by: None, asked: None, outcome: Outcome::Open, problem: None };
+    let outcome = if by.is_some() { Outcome::Ok } else { Outcome::Open };
+    let planned = Planned { plan: Plan::default(), by: by.clone(), asked: by, outcome, problem: None };
     let wish = Wish { policy: None, config: serde_json::Value::Null };
-    let claimed = Claimed { group: "g".to_owned(), wish, cycle, planned, nanos: 1 };
-    let (mut encoder, mut text) = (Encoder::new(Header::new("0.0.0", limits)), Vec::new());
-    encoder.begin(&mut text).expect("written");
-    encoder.claimed(&claimed, &mut text).expect("written");
-    text
+    Claimed { group: group.to_owned(), wish, cycle, planned, nanos: 1 }
+}
+
+/// A version of an embedded policy.
+fn embedded(name: &str, config: &str) -> Identity {
+    let wasm = crate::embedded::find(name).expect("it is embedded");
+    let digest = fulcrum_policy::artifact::digest(wasm);
+    Identity { name: name.to_owned(), digest, config: config.to_owned() }
+}
+
+/// A version whose component is of these bytes.
+fn version_of(bytes: &[u8]) -> Identity {
+    let digest = fulcrum_policy::artifact::digest(bytes);
+    Identity { name: "mine".to_owned(), digest, config: "{}".to_owned() }
+}
+
+fn report(replay: &Replay) -> Report {
+    replay.report(&replay.segments().expect("there are some")).expect("it goes on")
 }
 
 /// A folder with two good segments, 1 and 9.
@@ -149,6 +177,108 @@ fn nothing_compared_is_not_the_same() {
     };
     check(&["--policy", "weighted", "--expect-same"]);
     check(&["--policy", "sticky", "--expect-same", "--limit", "0"]);
+}
+
+#[test]
+fn versions_that_cannot_be_used_are_told_and_the_others_replayed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let versions = tempfile::tempdir().expect("a temporary folder");
+    let put = |file: &str, bytes: &[u8]| fs::write(versions.path().join(file), bytes).expect("written");
+    let greedy = crate::embedded::find("greedy").expect("it is embedded");
+    let torn = &greedy[..greedy.len() / 2];
+    put("torn.wasm", torn);
+    let text = b"(component)";
+    put("text.wasm", text);
+    // Other bytes than those that decided, and what cannot be read but is not needed.
+    put("missing.wasm", b"one byte less");
+    fs::File::create_new(versions.path().join("large.wasm"))
+        .and_then(|file| file.set_len(ARTIFACT_BYTES_MAX as u64 + 1))
+        .expect("holes cost nothing");
+    let decided = [
+        ("g", None),
+        ("g", Some(version_of(torn))),
+        ("g", Some(embedded("greedy", r#"{"claimPercent":500}"#))),
+        ("g", Some(version_of(b"one byte more"))),
+        ("h", Some(embedded("greedy", "{}"))),
+        ("h", Some(version_of(torn))),
+        ("h", Some(version_of(text))),
+        ("h", Some(embedded("greedy", r#"{"claimPercent":50}"#))),
+    ];
+    fs::write(path(&folder, 1), plans(&Limits::default(), &decided)).expect("written");
+    let given = ["--versions", versions.path().to_str().expect("a plain name")];
+    let replay = replay(folder.path(), &given);
+    let report = report(&replay);
+    assert_eq!((report.decisions, report.compared(), report.not_replayed), (8, 3, 5));
+    let words = report.text(false);
+    let json = serde_json::to_value(&report).expect("JSON");
+    let unusable = json["unusable"].as_array().expect("a list");
+    for (at, name, decisions, problem) in [
+        (0, "mine", 2, "not a valid component"),
+        (1, "greedy", 1, "the configuration does not fit the policy's schema"),
+        (2, "mine", 1, "this is WebAssembly text"),
+    ] {
+        let found = &unusable[at];
+        assert_eq!((&found["name"], &found["decisions"]), (&name.into(), &decisions.into()), "{found}");
+        let found = found["problem"].as_str().expect("a text");
+        assert!(found.contains(problem) && words.contains(found), "{found}: {words}");
+    }
+    assert_eq!((unusable.len(), json["missing"].as_array().map(Vec::len)), (3, Some(1)), "{json:#}");
+    assert!(json["unreadableFiles"][0].as_str().is_some_and(|file| file.contains("large.wasm")), "{json:#}");
+    assert!(words.contains(report::ADVICE) && words.contains("not looked into: "), "{words}");
+    let error = replay.verdict(&report).expect_err("not all were replayed").to_string();
+    for part in ["5 decisions could not be replayed", "--versions DIR", report::ADVICE] {
+        assert!(error.contains(part), "{error} lacks {part}");
+    }
+    // Why one of them came out so cannot be told, but what was asked and answered.
+    let mut replaying = replay.begin().expect("it begins");
+    let shown = replaying.explain(&path(&folder, 1), 4).expect("it is shown");
+    assert!(shown.text().contains("by mine "), "{}", shown.text());
+}
+
+#[test]
+fn any_number_of_versions_and_groups_is_replayed_within_bounds() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = |percent: usize| format!(r#"{{"claimPercent":{percent}}}"#);
+    let group = |at: usize| format!("g{at}");
+    let names: Vec<_> = (0..10_050).map(group).collect();
+    let mut decided: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
+    let long = "g".repeat(10_000);
+    decided.push((&long, None));
+    for round in 0..2 {
+        for at in 0..150 {
+            let unknown = version_of(format!("unknown {at}").as_bytes());
+            decided.push(("g0", Some(Identity { name: long.clone(), ..unknown })));
+            let name = if round == 0 { "greedy" } else { "balanced" };
+            decided.push(("g1", Some(embedded(name, &config(at)))));
+        }
+        for at in [40, 3, 40, 7] {
+            decided.push(("g2", Some(embedded("greedy", &config(at)))));
+        }
+    }
+    fs::write(path(&folder, 1), plans(&Limits::default(), &decided)).expect("written");
+    let replay = replay(folder.path(), &[]);
+    let run = |versions_max: Option<usize>| {
+        let mut replaying = replay.begin().expect("it begins");
+        if let Some(max) = versions_max {
+            replaying.versions = Versions::with(&replaying.runtime, Vec::new(), max);
+        }
+        replaying.segment(&path(&folder, 1), &replay.choice).expect("it is replayed");
+        replaying.report.finish(&[]);
+        (serde_json::to_value(&replaying.report).expect("JSON"), replaying.versions.len())
+    };
+    let (json, kept) = run(None);
+    assert!((1..=32).contains(&kept), "{kept}");
+    // What is kept does not show in the answer.
+    assert_eq!(run(Some(1)), (json.clone(), 1));
+    assert_eq!(run(Some(1000)).0, json);
+    assert_eq!(json["decisions"], decided.len());
+    let lists = |list: &str| json[list].as_array().map(Vec::len);
+    // 150 versions are missing, of which 50 are not told one by one; two policies refuse 49 configurations each.
+    assert_eq!((lists("missing"), lists("unusable")), (Some(100), Some(98)), "{json:#}");
+    assert_eq!((&json["notReplayed"], &json["needingOthers"]), (&(300 + 98).into(), &100.into()));
+    assert_eq!(json["groups"].as_object().map(serde_json::Map::len), Some(10_000));
+    assert_eq!(json["otherGroups"]["decisions"], 51);
+    assert!(json.to_string().len() < 4 << 20, "{} bytes", json.to_string().len());
 }
 
 #[test]

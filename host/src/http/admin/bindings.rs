@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 use fulcrum_coordinator::groups::check_name;
+use fulcrum_policy::Gone;
 use fulcrum_policy::manager::BindError;
 use fulcrum_policy::status::{Bindings, Canary, Rebind};
 use serde_json::{Map, Value};
@@ -95,9 +96,17 @@ pub(super) fn bind_error(error: &BindError) -> Error {
         BindError::WrongRole { .. } => (StatusCode::CONFLICT, "wrong_role"),
         BindError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_bindings"),
         BindError::Unusable { .. } => (StatusCode::CONFLICT, "unusable_policy"),
-        BindError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        BindError::Gone(gone) => gone_code(*gone),
     };
     Error::new(status, code, error.to_string())
+}
+
+/// Says how an order is answered that the task of the policies did not answer.
+pub(super) fn gone_code(gone: Gone) -> (StatusCode, &'static str) {
+    match gone {
+        Gone::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        Gone::Crashed => (StatusCode::INTERNAL_SERVER_ERROR, "policies_crashed"),
+    }
 }
 
 #[cfg(test)]

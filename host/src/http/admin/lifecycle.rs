@@ -11,7 +11,7 @@ use fulcrum_policy::status::Status;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::bindings::bind_error;
+use super::bindings::{bind_error, gone_code};
 use super::{order, upload};
 use crate::app::Services;
 use crate::http::Result;
@@ -275,6 +275,7 @@ fn refused(error: &lifecycle::Error) -> Error {
         E::OnlyCandidate(_) => (StatusCode::CONFLICT, "only_candidate"),
         E::TooManyCandidates { .. } => (StatusCode::CONFLICT, "too_many_candidates"),
         E::InUse { .. } => (StatusCode::CONFLICT, "policy_in_use"),
+        E::WayBack { .. } => (StatusCode::CONFLICT, "way_back"),
         E::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous_version"),
         E::NoFormer(_) => (StatusCode::CONFLICT, "no_former_version"),
         E::AlreadyInUse(_) => (StatusCode::CONFLICT, "already_in_use"),
@@ -286,7 +287,7 @@ fn refused(error: &lifecycle::Error) -> Error {
         E::Overtaken(_) => (StatusCode::CONFLICT, "overtaken"),
         E::Folder { .. } => (StatusCode::SERVICE_UNAVAILABLE, "folder_unwritable"),
         E::State { .. } => (StatusCode::SERVICE_UNAVAILABLE, "state_unwritable"),
-        E::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        E::Gone(gone) => gone_code(*gone),
     };
     Error::new(status, code, error.to_string())
 }

@@ -6,10 +6,11 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use fulcrum_policy::seat::Identity;
-use fulcrum_policy::status::{Bindings, Report, Status};
+use fulcrum_policy::status::{Bindings, Report, Status, TaskStatus};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::bindings::gone_code;
 use super::order;
 use crate::app::Services;
 use crate::http::Result;
@@ -29,6 +30,8 @@ struct Overview {
     bindings: Bindings,
     /// Which version decides what is asked for now; null is the fallback.
     scoring: Option<Decides>,
+    /// Whether the task that changes policies does its work.
+    task: TaskStatus,
     policies: Vec<Status>,
 }
 
@@ -48,8 +51,8 @@ impl From<&Identity> for Decides {
 
 async fn list(State(services): State<Services>) -> Json<Overview> {
     let scoring = services.policies.decides().map(|identity| Decides::from(&*identity));
-    let bindings = services.policies.bindings();
-    Json(Overview { bindings, scoring, policies: services.planner.statuses() })
+    let (bindings, task) = (services.policies.bindings(), services.policies.task());
+    Json(Overview { bindings, scoring, task, policies: services.planner.statuses() })
 }
 
 async fn show(
@@ -69,8 +72,10 @@ async fn show(
 
 async fn reload(State(services): State<Services>) -> Result<Json<Report>> {
     let report = order(services, move |services| services.policies.reload()).await?;
+    let (status, code) =
+        report.gone.map_or((StatusCode::SERVICE_UNAVAILABLE, "folder_unreadable"), gone_code);
     match report.error {
-        Some(error) => Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "folder_unreadable", error)),
+        Some(error) => Err(Error::new(status, code, error)),
         None => Ok(Json(report)),
     }
 }

@@ -3,6 +3,7 @@
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use fulcrum_coordinator::pulls::routing_key;
+use fulcrum_policy::json::Plain;
 use serde_json::Value;
 
 use crate::http::Result;
@@ -18,7 +19,7 @@ pub(super) struct Event {
 impl Event {
     /// Reads an event and checks it against CloudEvents 1.0, JSON format.
     pub(super) fn read(body: &[u8]) -> Result<Self> {
-        let event: Value = serde_json::from_slice(body)
+        let Plain(event) = serde_json::from_slice(body)
             .map_err(|error| Error::new(StatusCode::BAD_REQUEST, "invalid_json", error.to_string()))?;
         let Value::Object(event) = event else { return Err(invalid("an event must be a JSON object")) };
         for name in ["specversion", "id", "source", "type"] {

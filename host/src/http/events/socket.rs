@@ -14,15 +14,16 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgr
 use axum::http::StatusCode;
 use axum::response::Response;
 use fulcrum_coordinator::pulls::Connection;
+use fulcrum_policy::json::PlainMap;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::ack;
 use super::frame;
 use super::stream::BATCH;
-use crate::app::Services;
+use crate::app::{Parts, Services};
 use crate::http::Result;
 use crate::http::error::Error;
 
@@ -174,7 +175,7 @@ impl Socket {
     }
 
     fn count(&self, inflow: u64, outflow: u64) {
-        let Services { meter, clock, .. } = &self.services;
+        let Parts { meter, clock, .. } = &*self.services;
         meter.add_in(inflow);
         meter.add_out(outflow);
         meter.add_client(&self.client, inflow, outflow, clock.nanos());
@@ -235,8 +236,7 @@ enum What {
 
 impl Settle {
     fn read(text: &str) -> Result<Self> {
-        let body: Map<String, Value> =
-            serde_json::from_str(text).map_err(|error| invalid(&error.to_string()))?;
+        let PlainMap(body) = serde_json::from_str(text).map_err(|error| invalid(&error.to_string()))?;
         let id = |name| body.get(name).and_then(Value::as_str).map(str::to_owned);
         let (id, what) = match (id("ack"), id("nack"), id("extend")) {
             (Some(id), None, None) => {

@@ -24,6 +24,8 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, policies: &Manager) ->
     }
     let help = "Canaries that were taken out because they failed";
     counter(encoder, "fulcrum_policy_canaries_returned", help, ended.canaries_returned)?;
+    let help = "Pieces of work of the policies' task that crashed";
+    counter(encoder, "fulcrum_policy_task_crashes", help, policies.task().crashes)?;
     let help = "Share of the clients that a canary decides for";
     let mut family =
         encoder.encode_descriptor("fulcrum_policy_canary_share", help, None, MetricType::Gauge)?;

@@ -16,6 +16,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::routing::{get, post};
 use fulcrum_coordinator::turns::{self, Chunk, Reply, Subscriber, Told};
 use fulcrum_core::NAME_BYTES_MAX;
+use fulcrum_policy::json::Plain;
 use futures_util::stream::{Stream, unfold};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -201,8 +202,8 @@ impl Published {
             let message = "the body must be UTF-8 and not empty";
             Error::new(StatusCode::BAD_REQUEST, "invalid_body", message)
         })?;
-        match serde_json::from_str::<Value>(text) {
-            Ok(Value::Object(fields)) if fields.contains_key("turnId") => Self::answer(fields),
+        match serde_json::from_str::<Plain>(text) {
+            Ok(Plain(Value::Object(fields))) if fields.contains_key("turnId") => Self::answer(fields),
             Ok(_) => Ok(Self::Message(text.to_owned())),
             // An agent's broken chunk must not end as a message.
             Err(error) if says_json(headers) => {

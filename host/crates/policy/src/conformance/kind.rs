@@ -142,7 +142,7 @@ impl Fault {
     pub(super) fn failed(call: &str, failure: &Failure) -> Self {
         let kind = match failure {
             Failure::Timeout { .. } => Kind::Slow,
-            Failure::Limit(_) => Kind::Limit,
+            Failure::Limit(_) | Failure::NoRoom(_) => Kind::Limit,
             // An answer that cannot be lifted, or an error, which is counted before it comes here.
             Failure::Trap(_) | Failure::Illegal(_) | Failure::Declared(_) => Kind::Trap,
         };

@@ -9,7 +9,7 @@ use fulcrum_core::scoring::{Instance, Roster, ScoringSnapshot};
 use serde_json::value::RawValue;
 
 use super::line::{self, By, Line};
-use super::{Header, LINE_BYTES_MAX, POLICIES_KEPT};
+use super::{Header, LINE_BYTES_MAX, POLICIES_BYTES_KEPT, POLICIES_KEPT};
 use crate::seat::Identity;
 use crate::tap::{Claimed, Scored};
 
@@ -20,6 +20,7 @@ use crate::tap::{Claimed, Scored};
 pub struct Encoder {
     header: Header,
     policies: HashMap<Arc<Identity>, u64>,
+    policies_bytes: usize,
     roster: Option<(Arc<Roster>, u64)>,
     snapshot: Option<(Arc<ScoringSnapshot>, u64)>,
     ids: u64,
@@ -29,7 +30,7 @@ impl Encoder {
     /// Makes an encoder; [`Self::begin`] comes next.
     #[must_use]
     pub fn new(header: Header) -> Self {
-        Self { header, policies: HashMap::new(), roster: None, snapshot: None, ids: 0 }
+        Self { header, policies: HashMap::new(), policies_bytes: 0, roster: None, snapshot: None, ids: 0 }
     }
 
     /// Begins a segment: appends its header, and forgets what the one before it carries.
@@ -119,9 +120,14 @@ impl Encoder {
     }
 
     fn forget(&mut self) {
-        self.policies.clear();
+        self.forget_policies();
         self.roster = None;
         self.snapshot = None;
+    }
+
+    fn forget_policies(&mut self) {
+        self.policies.clear();
+        self.policies_bytes = 0;
     }
 
     fn next_id(&mut self) -> u64 {
@@ -137,10 +143,12 @@ impl Encoder {
         let config: &RawValue = serde_json::from_str(&identity.config)?;
         let (name, digest) = (&*identity.name, &*identity.digest);
         append(out, &Line::Policy(line::Policy { id, name, digest, config }))?;
-        if self.policies.len() >= POLICIES_KEPT {
+        let bytes = policy_bytes(identity);
+        if self.policies.len() >= POLICIES_KEPT || self.policies_bytes + bytes > POLICIES_BYTES_KEPT {
             // Readers are about to forget the first of them.
-            self.policies.clear();
+            self.forget_policies();
         }
+        self.policies_bytes += bytes;
         self.policies.insert(identity.clone(), id);
         Ok(id)
     }
@@ -179,6 +187,11 @@ impl Encoder {
         self.roster = Some((roster.clone(), id));
         Ok(id)
     }
+}
+
+/// Returns the bytes that count of a policy, for those who keep it.
+pub(super) fn policy_bytes(identity: &Identity) -> usize {
+    identity.name.len() + identity.digest.len() + identity.config.len()
 }
 
 fn append(out: &mut Vec<u8>, line: &Line<'_>) -> serde_json::Result<()> {

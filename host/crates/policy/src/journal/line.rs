@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use super::Header;
 use super::number::{column, labels, one, seed};
+use crate::json::plain;
 
 type Text<'a> = Cow<'a, str>;
 type Rows<'a> = Cow<'a, [u32]>;
@@ -46,6 +47,7 @@ pub(super) struct PolicyRead {
     pub id: u64,
     pub name: String,
     pub digest: String,
+    #[serde(deserialize_with = "plain")]
     pub config: Value,
 }
 

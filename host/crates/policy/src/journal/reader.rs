@@ -8,9 +8,11 @@ use fulcrum_core::claiming::{Claim, Cycle, Member, Plan, Reason};
 use fulcrum_core::scoring::{Instance, Loads, Recommendation, Roster, Score, ScoringSnapshot};
 use serde::Deserialize;
 
+use super::encoder::policy_bytes;
 use super::line::{self, By};
 use super::{
-    Claiming, Course, Entry, FORMAT, Header, LINE_BYTES_MAX, POLICIES_KEPT, Record, SNAPSHOTS_KEPT, Scoring,
+    Claiming, Course, Entry, FORMAT, Header, LINE_BYTES_MAX, POLICIES_BYTES_KEPT, POLICIES_KEPT, Record,
+    SNAPSHOTS_KEPT, Scoring,
 };
 use crate::failure::Outcome;
 use crate::seat::{Identity, OwnedRequest};
@@ -76,24 +78,29 @@ enum Advance {
 struct Recent<T> {
     what: &'static str,
     len_max: usize,
-    /// Oldest first.
-    items: VecDeque<(u64, T)>,
+    bytes_max: usize,
+    bytes: usize,
+    /// Id, item and its bytes, oldest first.
+    items: VecDeque<(u64, T, usize)>,
 }
 
 impl<T> Recent<T> {
-    fn new(what: &'static str, len_max: usize) -> Self {
-        Self { what, len_max, items: VecDeque::new() }
+    fn new(what: &'static str, len_max: usize, bytes_max: usize) -> Self {
+        Self { what, len_max, bytes_max, bytes: 0, items: VecDeque::new() }
     }
 
-    fn put(&mut self, id: u64, item: T) {
-        if self.items.len() >= self.len_max {
-            self.items.pop_front();
+    fn put(&mut self, id: u64, item: T, bytes: usize) {
+        while !self.items.is_empty()
+            && (self.items.len() >= self.len_max || self.bytes + bytes > self.bytes_max)
+        {
+            self.bytes -= self.items.pop_front().map_or(0, |(.., bytes)| bytes);
         }
-        self.items.push_back((id, item));
+        self.bytes += bytes;
+        self.items.push_back((id, item, bytes));
     }
 
     fn find(&self, id: u64) -> Result<&T, String> {
-        let found = self.items.iter().rev().find(|(of, _)| *of == id).map(|(_, item)| item);
+        let found = self.items.iter().rev().find(|(of, ..)| *of == id).map(|(_, item, _)| item);
         found
             .ok_or_else(|| format!("the {} {id} is not among the last {} before it", self.what, self.len_max))
     }
@@ -114,9 +121,9 @@ impl<R: BufRead> Reader<R> {
             line: 0,
             line_bytes_max,
             header: None,
-            policies: Recent::new("policy", POLICIES_KEPT),
-            rosters: Recent::new("roster", SNAPSHOTS_KEPT),
-            snapshots: Recent::new("snapshot", SNAPSHOTS_KEPT),
+            policies: Recent::new("policy", POLICIES_KEPT, POLICIES_BYTES_KEPT),
+            rosters: Recent::new("roster", SNAPSHOTS_KEPT, usize::MAX),
+            snapshots: Recent::new("snapshot", SNAPSHOTS_KEPT, usize::MAX),
             is_torn: false,
             is_over: false,
         };
@@ -205,11 +212,12 @@ impl<R: BufRead> Reader<R> {
             "policy" => {
                 let line::PolicyRead { id, name, digest, config } = parse(text)?;
                 let identity = Identity { name, digest, config: config.to_string() };
-                self.policies.put(id, Arc::new(identity));
+                let bytes = policy_bytes(&identity);
+                self.policies.put(id, Arc::new(identity), bytes);
             }
             "roster" => {
                 let line: line::Roster<'_> = parse(text)?;
-                self.rosters.put(line.id, Arc::new(roster(line.rows)?));
+                self.rosters.put(line.id, Arc::new(roster(line.rows)?), 0);
             }
             "snapshot" => {
                 let line: line::Snapshot<'_> = parse(text)?;
@@ -217,7 +225,7 @@ impl<R: BufRead> Reader<R> {
                 let loads = loads(line.loads, roster.len())?;
                 // Replays tell rosters apart by who they are.
                 let snapshot = ScoringSnapshot { roster: roster.clone(), loads, roster_revision: 0 };
-                self.snapshots.put(line.id, Arc::new(snapshot));
+                self.snapshots.put(line.id, Arc::new(snapshot), 0);
             }
             "scoring" => {
                 return self.scoring(parse(text)?).map(|found| Some(Record::Scoring(Box::new(found))));

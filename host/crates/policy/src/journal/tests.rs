@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fulcrum_core::claiming::{Claim, Cycle, Member, Plan, Reason};
+use fulcrum_core::claiming::{Claim, Cycle, Plan, Reason};
 use fulcrum_core::scoring::{Instance, Loads, Recommendation, Roster, Score, ScoringSnapshot};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -122,31 +122,16 @@ fn claimed(cycle: Cycle, plan: Plan, asked: Option<Arc<Identity>>) -> Claimed {
 }
 
 fn small_cycle() -> Cycle {
-    let member = |id: &str| Member {
-        id: id.to_owned(),
-        zone: String::new(),
-        labels: Vec::new(),
-        capacity: 1.0,
-        since_ms: 3,
-        topics: vec![0],
-    };
-    Cycle {
-        group: "g".to_owned(),
-        members: vec![member("m0"), member("m1")],
-        topics: vec!["t".to_owned()],
-        places: vec![String::new()],
-        topic: vec![0, 0],
-        number: vec![0, 1],
-        place: vec![0, 0],
-        owner: vec![-1, 1],
+    let mut cycle = Cycle {
         moving: vec![0, 1],
         weight: vec![1.0, 0.3],
         held_ms: vec![0, 9],
-        movement_budget: None,
-        reason: Reason::Join,
         now_ms: 9,
         seed: 3,
-    }
+        ..crate::testing::cycle(2, &[-1, 1])
+    };
+    cycle.members.iter_mut().for_each(|member| member.since_ms = 3);
+    cycle
 }
 
 fn small_plan() -> Plan {
@@ -348,6 +333,25 @@ fn only_the_last_snapshots_rosters_and_policies_are_kept() {
     let old = last.replace(&format!("\"snapshot\":{snapshot}"), "\"snapshot\":3");
     let found = problems(format!("{text}{old}\n").as_bytes());
     assert!(found.len() == 1 && found[0].contains("the snapshot 3 is not among the last 4"), "{found:?}");
+}
+
+#[test]
+fn policies_with_large_configurations_are_forgotten_sooner() {
+    const LARGE: usize = 20 << 20;
+    let (mut encoder, mut text) = (encoder(), Vec::new());
+    encoder.begin(&mut text).expect("written");
+    let (snapshot, config) = (snapshot(&two_rows(), 1.0), format!("\"{}\"", "a".repeat(LARGE)));
+    let names = ["a", "b", "a", "c", "d", "a", "d"];
+    for name in names {
+        encoder.scored(&scored(&snapshot, Some(named(name, &config)), 1.0), &mut text).expect("written");
+    }
+    let mut reader = Reader::open("a.jsonl", &*text).expect("a segment");
+    let asked = |entry: Result<Entry, Error>| {
+        let record = entry.expect("what it refers to is still there").record;
+        record.course().asked.as_ref().expect("one was").name.clone()
+    };
+    assert_eq!(reader.by_ref().map(asked).collect::<Vec<_>>(), names);
+    assert_eq!(reader.kept()[0], POLICIES_BYTES_KEPT / LARGE);
 }
 
 /// Replaces text in the one line that has it; says what is wrong then.

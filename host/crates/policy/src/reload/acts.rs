@@ -1,25 +1,30 @@
 //! The task's part of orders: choosing, and carrying a change out as a whole.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
+use fulcrum_core::time::Timestamp;
 use serde_json::Value;
 
-use super::folder::Files;
+use super::folder::{Files, SIDECAR_BYTES_MAX, check_config_size};
 use super::keep::Version;
-use super::lifecycle::{Basis, Error, Promote};
+use super::lifecycle::{Basis, Error, Promote, Taken};
 use super::showing::is_empty;
 use super::signed::Signatures;
-use super::state::{Installing, Promotion, State};
-use super::task::{Proven, Task};
+use super::state::{Between, Installing, Promotion, State};
+use super::task::{Blocked, Proven, Task};
 use crate::artifact::Loaded;
 use crate::probation::Budget;
-use crate::seat;
+use crate::refusal::Refusal;
+use crate::seat::{self, ScoringFactory as _};
 use crate::status::{PromotionState, Rebind, Source, Way};
 
 /// Why a trial passed that somebody ended.
 const ACCEPTED: &str = "accepted by hand";
 /// Most names with a candidate.
 const CANDIDATES_MAX: usize = 100;
+/// Longest configuration, in bytes of compact JSON, that is written for people.
+const PRETTY_BYTES_MAX: usize = 64 << 10;
 
 /// What shall become of the files of one name.
 pub(super) struct Install {
@@ -97,14 +102,22 @@ impl Task {
         Basis { artifact: None, config, signatures: Signatures::default() }
     }
 
+    /// Puts a version into the folder and into use, or keeps it as the candidate. Errors if what it was completed with is
+    /// not there any more: nobody has asked for what came of it then.
     pub(super) fn push(
         &mut self,
         name: &str,
         proven: Proven,
         wasm: Option<Vec<u8>>,
         is_candidate: bool,
+        taken: &Taken,
     ) -> Result<(), Error> {
+        if !self.basis(name, is_candidate).has(taken) {
+            return Err(Error::Overtaken(name.to_owned()));
+        }
         let version = proven.version(self.clock.now().0);
+        // It may have been put into quarantine since.
+        self.check_kept(name, &version).map_err(Error::Refused)?;
         if is_candidate {
             return self.set_candidate(name, version, proven, wasm);
         }
@@ -118,7 +131,7 @@ impl Task {
             cause: Cause::new(Way::Pushed, Way::Pushed),
         };
         self.carry_out(self.state.clone(), Some(install))?;
-        self.expect_in_use(name, &version)
+        self.expect_in_use(name, &version).inspect_err(|_| self.sweep(name))
     }
 
     fn set_candidate(
@@ -132,17 +145,27 @@ impl Task {
         if others.filter(|(_, record)| record.candidate.is_some()).count() >= CANDIDATES_MAX {
             return Err(Error::TooManyCandidates { max: CANDIDATES_MAX });
         }
-        let (digest, config) = (version.digest.clone(), version.config.to_string());
+        let digest = version.digest.clone();
         // The same version again is no better than it was.
         let left = self.keep.left(name, &version).filter(|left| left.by == Way::TakenBack);
         let version = Version { left, ..version };
         let stored = wasm
             .or_else(|| self.component(name, &digest))
-            .map_or(Ok(()), |wasm| self.keep.store(name, &wasm))
+            .ok_or_else(lost)
+            .and_then(|wasm| self.keep.store(name, &wasm))
             .and_then(|()| self.keep.set_candidate(name, Some(version)));
-        stored.map_err(|error| self.unstorable(&error))?;
+        if let Err(error) = stored {
+            self.sweep(name);
+            return Err(self.unstorable(&error));
+        }
+        let config_digest = proven.loaded.identity().config_digest();
         self.candidates.insert(name.to_owned(), Ok(proven.loaded));
-        tracing::info!(policy.name = name, policy.digest = digest, config, "a candidate was pushed");
+        tracing::info!(
+            policy.name = name,
+            policy.digest = digest,
+            policy.config_digest = config_digest,
+            "a candidate was pushed"
+        );
         self.fill_seat();
         self.show();
         Ok(())
@@ -175,6 +198,10 @@ impl Task {
                 None if !self.keep.versions(&name).is_empty() => Error::Removed(name),
                 None => Error::Unknown(name),
             });
+        }
+        // Not even by force: what it takes to be free of the promotion is said.
+        if !is_embedded && let Some(promoted) = self.state.returning_to(name).into_iter().next() {
+            return Err(Error::WayBack { name: name.to_owned(), promoted });
         }
         let mut roles = self.state.bindings.roles_of(name);
         roles.extend(own_groups.iter().map(|group| format!("group {group} (by its own setting)")));
@@ -330,12 +357,19 @@ impl Task {
             |used: &&super::task::Used| used.source != Source::Embedded || !is_empty(used.loaded.config());
         let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
         let former = used.filter(is_file).map(|used| used.version(now));
+        let others = undo.scoring.iter().chain(&undo.claiming).chain(undo.groups.values().flatten());
+        let others = others.filter(|other| *other != name && self.embedded(other).is_none());
+        let others = others.filter_map(|other| {
+            let used = self.entries.get(other)?.used.as_ref()?;
+            Some((other.clone(), used.version(now)))
+        });
+        let others = others.collect();
         let mut bindings = rebind;
         if state.bindings.canary.as_ref().is_some_and(|canary| canary.policy == name) {
             bindings.canary = Some(None);
         }
         state.rebind(&bindings, now);
-        let number = state.promotions.get(name).map_or(1, |promotion| promotion.number + 1);
+        let number = state.promotions.get(name).map_or(1, |promotion| promotion.number.saturating_add(1));
         let promotion = Promotion {
             number,
             state: PromotionState::Running,
@@ -345,14 +379,17 @@ impl Task {
             decisions,
             asked: 0,
             failed: 0,
+            spent: false,
             replaces,
             former,
             undo,
+            others,
             redo: Rebind::default(),
             reason: None,
             at_ms: now,
         };
         state.promotions.insert(name.to_owned(), promotion);
+        self.forget_ended(&mut state);
         let install = replaces.then(|| Install {
             name: name.to_owned(),
             version: Some(next.clone()),
@@ -416,7 +453,27 @@ impl Task {
     }
 
     /// Carries a change out: all of it, or nothing if it errors.
-    pub(super) fn carry_out(&mut self, mut state: State, install: Option<Install>) -> Result<(), Error> {
+    pub(super) fn carry_out(&mut self, state: State, install: Option<Install>) -> Result<(), Error> {
+        let name = install.as_ref().map(|install| install.name.clone());
+        let done = self.change(state, install);
+        if let (Err(_), Some(name)) = (&done, name) {
+            self.sweep(&name);
+        }
+        done
+    }
+
+    /// Removes components that an order had stored which was refused then.
+    fn sweep(&self, name: &str) {
+        // What came into use and could not be noted yet is needed still.
+        if self.unsaved.iter().any(|unsaved| unsaved.name == name) {
+            return;
+        }
+        if let Err(error) = self.keep.sweep(name) {
+            tracing::warn!(policy.name = name, %error, "cannot remove what is left of a refused order");
+        }
+    }
+
+    fn change(&mut self, mut state: State, install: Option<Install>) -> Result<(), Error> {
         let Some(Install { name, version, proven, wasm, candidate, cause }) = install else {
             state.save(self.keep.path()).map_err(|error| self.unstorable(&error))?;
             self.take(state);
@@ -424,10 +481,19 @@ impl Task {
             self.show();
             return Ok(());
         };
+        if let Some(unfinished) = &self.state.installing {
+            // There is one change under way.
+            let why = self.blocked.as_ref().map_or("it is tried again", |blocked| &blocked.error);
+            let error = format!("an earlier order about `{}` is not finished: {why}", unfinished.name);
+            return Err(Error::Folder { path: self.folder.path().to_owned(), error });
+        }
         let wasm = self.stored_component(&name, version.as_ref(), wasm)?;
         let staging = self.staged(&name, version.as_ref(), wasm.as_deref())?;
         drop(wasm);
-        state.installing = Some(Installing { name: name.clone(), version, candidate: candidate.clone() });
+        let files = Between { before: self.folder.prints(&name), after: staging.prints().clone() };
+        let installing =
+            Installing { name: name.clone(), version, candidate: candidate.clone(), files: Some(files) };
+        state.installing = Some(installing);
         self.keep.pin(state.pins());
         // From here on a host that is killed goes on with it when it starts again.
         if let Err(error) = state.save(self.keep.path()) {
@@ -449,24 +515,98 @@ impl Task {
         Ok(())
     }
 
-    /// Goes on with the change of the folder that a kill interrupted.
+    /// Goes on with the change of the folder that was cut short, now and then until it is done. It is given up where its
+    /// component is lost, and where somebody put other files into the folder since: they win.
     pub(super) fn redo(&mut self) {
-        let Some(Installing { name, version, candidate }) = self.state.installing.clone() else { return };
+        let Some(Installing { name, version, candidate, files }) = self.state.installing.clone() else {
+            return;
+        };
+        let (now, stamp) = (self.clock.now(), self.folder.stamp(&name));
+        if let Some(blocked) = &self.blocked {
+            if let (Some(then), Some(stamp)) = (&blocked.stamp, &stamp)
+                && then != stamp
+            {
+                self.give_way(&name);
+                return;
+            }
+            // Each try writes into the folder, which wakes this task.
+            if now.since(blocked.tried_at) < self.settings.poll {
+                return;
+            }
+        }
+        // Without its folder nothing is known of them.
+        if let Some(Between { before, after }) = &files
+            && stamp.is_some()
+            && !self.folder.prints(&name).is_between(before, after)
+        {
+            self.give_way(&name);
+            return;
+        }
         let redone = self
             .stored_component(&name, version.as_ref(), None)
             .and_then(|wasm| self.staged(&name, version.as_ref(), wasm.as_deref()))
             .and_then(|staging| self.folder.commit(staging).map_err(|error| self.unwritable(&error)));
+        let is_lost = || {
+            let version = version.as_ref().filter(|version| !self.is_embedded(&name, &version.digest));
+            version.is_some_and(|version| self.component(&name, &version.digest).is_none())
+        };
         match redone {
             Ok(()) => {
                 tracing::info!(policy.name = name, "finished a change that was cut short");
                 self.after_files(&name, candidate);
+                self.end_redo();
+            }
+            Err(error) if is_lost() => {
+                tracing::error!(policy.name = name, %error, "gave up a change that was cut short");
+                self.end_redo();
             }
             Err(error) => {
-                tracing::error!(policy.name = name, %error, "cannot finish a change that was cut short");
+                let error = match error {
+                    Error::Folder { path, error } => format!("cannot write {}: {error}", path.display()),
+                    error => error.to_string(),
+                };
+                if self.blocked.as_ref().is_none_or(|blocked| blocked.error != error) {
+                    tracing::error!(
+                        policy.name = name,
+                        error,
+                        "cannot finish a change that was cut short yet, trying again"
+                    );
+                }
+                self.blocked = Some(Blocked { error, stamp, tried_at: now });
             }
         }
+    }
+
+    /// Leaves the folder to files that were dropped since.
+    fn give_way(&mut self, name: &str) {
+        tracing::warn!(policy.name = name, "gave up a change that was cut short: other files were dropped");
+        self.end_redo();
+    }
+
+    fn end_redo(&mut self) {
+        self.blocked = None;
         self.state.installing = None;
+        self.keep.pin(self.state.pins());
         self.store_state();
+    }
+
+    /// Returns the name whose change was cut short and is not finished yet, with the digest it was to have and what to say.
+    pub(super) fn interrupted(&self) -> BTreeMap<String, (String, Refusal)> {
+        let unfinished = self.state.installing.iter().zip(&self.blocked);
+        unfinished
+            .map(|(Installing { name, version, .. }, blocked)| {
+                let digest = version.as_ref().map_or_else(String::new, |version| version.digest.clone());
+                (name.clone(), (digest, Refusal::Interrupted { error: blocked.error.clone() }))
+            })
+            .collect()
+    }
+
+    /// Tries what could not be done so far at once.
+    pub(super) fn try_again(&mut self) {
+        if let Some(blocked) = &mut self.blocked {
+            blocked.tried_at = Timestamp::default();
+        }
+        self.blocked_returns.clear();
     }
 
     fn after_files(&mut self, name: &str, candidate: Option<Version>) {
@@ -488,7 +628,6 @@ impl Task {
         let Some(version) = version.filter(|version| !self.is_embedded(name, &version.digest)) else {
             return Ok(None);
         };
-        let lost = || std::io::Error::other("the component is lost or damaged");
         let wasm = wasm.or_else(|| self.component(name, &version.digest));
         let wasm = wasm.ok_or_else(|| self.unstorable(&lost()))?;
         self.keep.store(name, &wasm).map_err(|error| self.unstorable(&error))?;
@@ -503,6 +642,8 @@ impl Task {
         wasm: Option<&[u8]>,
     ) -> Result<super::folder::Staging, Error> {
         let config = version.and_then(config_text);
+        // Else the next look would refuse it.
+        check_config_size(name, config.as_ref().map_or(0, |text| text.len())).map_err(Error::Refused)?;
         let signatures = version.map(|version| &version.signatures);
         let files = Files {
             wasm,
@@ -544,7 +685,12 @@ fn version_of_candidate(candidate: Option<&Version>, used: Option<Version>, now_
     candidate.map(|version| Version { at_ms: now_ms, ..version.clone() }).or(used)
 }
 
-/// Returns the text of a version's configuration file: the very one that was signed, if there is one.
+fn lost() -> std::io::Error {
+    std::io::Error::other("the component is lost or damaged")
+}
+
+/// Returns the text of a version's configuration file: the very one that was signed, if there is one. It is not longer
+/// than what a look at the folder reads, if it is that as compact JSON.
 fn config_text(version: &Version) -> Option<Cow<'_, str>> {
     let signed = version.signatures.config.as_ref().filter(|signed| {
         serde_json::from_str::<Value>(&signed.text).is_ok_and(|config| config == version.config)
@@ -552,7 +698,12 @@ fn config_text(version: &Version) -> Option<Cow<'_, str>> {
     match signed {
         Some(signed) => Some(Cow::Borrowed(signed.text.as_str())),
         None if is_empty(&version.config) => None,
-        None => Some(Cow::Owned(format!("{:#}\n", version.config))),
+        None => {
+            let compact = version.config.to_string();
+            // Deep lists grow to a multiple.
+            let pretty = (compact.len() <= PRETTY_BYTES_MAX).then(|| format!("{:#}\n", version.config));
+            Some(Cow::Owned(pretty.filter(|text| text.len() <= SIDECAR_BYTES_MAX).unwrap_or(compact)))
+        }
     }
 }
 
@@ -576,5 +727,21 @@ mod tests {
         check(json!({"x": 1}), Some("{ \"x\":1 }"), Some("{ \"x\":1 }"));
         check(json!({"x": 2}), Some("{ \"x\":1 }"), Some("{\n  \"x\": 2\n}\n"));
         check(json!({}), Some("{}"), Some("{}"));
+    }
+
+    #[test]
+    fn a_configuration_does_not_outgrow_its_file() {
+        let check = |config: Value, is_pretty: bool| {
+            let version = Version::new("aa", config);
+            let text = config_text(&version).expect("one");
+            assert_eq!(text.contains('\n'), is_pretty, "{}", text.len());
+            assert!(text.len() <= SIDECAR_BYTES_MAX, "{}", text.len());
+        };
+        check(json!({ "a": vec![1; 20_000] }), true);
+        check(json!({ "a": vec![1; 200_000] }), false);
+        // Each line of it is longer than most that there are.
+        let deep = (0..100).fold(json!(vec![1; 20_000]), |value, _| json!([value]));
+        check(json!({ "a": deep }), false);
+        check(json!({ "a": "x".repeat(SIDECAR_BYTES_MAX - 8) }), false);
     }
 }

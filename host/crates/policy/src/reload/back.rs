@@ -20,6 +20,10 @@ use crate::status::{Bindings, PromotionState, Rebind, Way};
 
 /// Most names whose former version stays loaded; the one that was replaced longest ago goes first.
 const FORMERS_MAX: usize = 16;
+/// Why nothing answers for a name for a moment.
+const SUSPENDED: &str = "it is being rolled back, its former version is not loaded yet";
+/// Why nothing answers for a name that nobody knows.
+pub(super) const MISSING: &str = "it does not exist";
 
 /// A version that is being taken back.
 pub(super) struct Suspended {
@@ -42,17 +46,30 @@ impl Task {
         if choice.version.is_some() && choice.proven.is_none() {
             return Ok(Some(choice));
         }
-        self.end_rollback(name, choice.proven.take(), choice.turn).map(|()| None)
+        let done = self.roll_back(name, choice.proven.take(), choice.turn);
+        self.resume(name);
+        done.map(|()| None)
     }
 
-    /// Carries a rollback out.
+    /// Carries a rollback out, unless another version than `used` came into use while its version was proven.
     pub(super) fn end_rollback(
         &mut self,
         name: &str,
         proven: Option<Proven>,
         turn: Turn,
+        used: Option<&Version>,
     ) -> Result<(), Error> {
-        let done = self.roll_back(name, proven, turn);
+        let present = self.version_in_use(name, 0);
+        let is_overtaken = match (&present, used) {
+            (Some(present), Some(used)) => !present.is_same(used),
+            (present, used) => present.is_some() != used.is_some(),
+        };
+        let is_there = present.zip(proven.as_ref()).is_some_and(|(present, proven)| proven.is_of(&present));
+        let done = match (is_overtaken, is_there) {
+            (false, _) => self.roll_back(name, proven, turn),
+            (true, true) => Err(Error::AlreadyInUse(name.to_owned())),
+            (true, false) => Err(Error::Overtaken(name.to_owned())),
+        };
         self.resume(name);
         done
     }
@@ -75,6 +92,10 @@ impl Task {
             _ => {}
         }
         let version = proven.as_ref().map(|proven| proven.version(self.clock.now().0));
+        if version.as_ref().is_some_and(|version| !self.has_component(name, &version.digest)) {
+            // Other orders pushed it out of what is kept.
+            return Err(Error::Overtaken(name.to_owned()));
+        }
         let candidate = self.keep.candidate(name).cloned();
         let install = Install {
             name: name.to_owned(),
@@ -150,7 +171,8 @@ impl Task {
             }
             _ => turn,
         };
-        let mut choice = Choice { version, proven: None, artifact: None, wasm: None, turn };
+        let used = self.version_in_use(name, 0);
+        let mut choice = Choice { version, proven: None, artifact: None, wasm: None, turn, used };
         if let Some(version) = &choice.version {
             self.check_kept(name, version).map_err(Error::Refused)?;
             choice.proven = self.former(name).filter(|former| former.is_of(version)).cloned();
@@ -216,7 +238,7 @@ impl Task {
         (is_back && is_new && self.has_component(name, &next.digest)).then(|| (promotion.clone(), next, redo))
     }
 
-    fn has_component(&self, name: &str, digest: &str) -> bool {
+    pub(super) fn has_component(&self, name: &str, digest: &str) -> bool {
         self.is_embedded(name, digest) || self.keep.has(name, digest)
     }
 
@@ -281,10 +303,7 @@ impl Task {
     /// Returns the version that answers for a name: the one in use, unless that is being taken back.
     pub(super) fn serving_of(&mut self, name: &str) -> Result<Arc<Loaded>, String> {
         match self.suspension(name) {
-            Some(suspended) => suspended
-                .instead
-                .clone()
-                .ok_or_else(|| "it is being rolled back, its former version is not loaded yet".to_owned()),
+            Some(suspended) => suspended.instead.clone().ok_or_else(|| SUSPENDED.to_owned()),
             None => self.use_of(name),
         }
     }
@@ -295,6 +314,18 @@ impl Task {
             Some(suspended) => suspended.instead.clone(),
             None => Some(self.entries.get(name)?.used.as_ref()?.loaded.clone()),
         }
+    }
+
+    /// Returns why nothing answers for a name, unless it is only that the embedded policy of that name is not loaded yet.
+    pub(super) fn unanswered(&self, name: &str) -> Option<String> {
+        if self.answering(name).is_some() {
+            return None;
+        }
+        if self.suspension(name).is_some() {
+            return Some(SUSPENDED.to_owned());
+        }
+        let why = || self.why_unusable(name).unwrap_or_else(|| MISSING.to_owned());
+        self.embedded(name).is_none().then(why)
     }
 
     /// Returns what is bound, without what is being given back.
@@ -343,7 +374,7 @@ impl Task {
 
 impl Proven {
     /// Says whether it is this version.
-    fn is_of(&self, version: &Version) -> bool {
+    pub(super) fn is_of(&self, version: &Version) -> bool {
         self.loaded.artifact().digest() == version.digest && *self.loaded.config() == version.config
     }
 }

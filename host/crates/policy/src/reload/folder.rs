@@ -2,7 +2,8 @@
 //!
 //! Invariant: a file counts as complete only when its last event was a close-after-write or a rename into place, when
 //! two looks some time apart found the same content, or when it was old already at the first look. The files of a name
-//! are changed all or not at all: what was there is kept until the last one is in its place.
+//! are changed all or not at all: what was there is kept until the last one is in its place. Nothing is written through
+//! what others put into the folder: whatever lies where a file is to be written is removed, and the file made anew.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -11,14 +12,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use fulcrum_core::Timestamp;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::signed::{Signatures, SignedConfig};
 use crate::artifact::digest;
+use crate::json::Plain;
 use crate::refusal::Refusal;
 use crate::trust::TrustedKeys;
 
-/// Longest configuration or digest file, in bytes.
+/// Longest configuration, digest or signature file, in bytes; a configuration has no more as compact JSON either.
 pub(super) const SIDECAR_BYTES_MAX: usize = 1 << 20;
 /// A file that was not touched for so long before the host started is complete.
 const OLD_AT_BOOT: Duration = Duration::from_secs(2);
@@ -134,7 +137,7 @@ impl Folder {
     ///
     /// Errors, and leaves nothing behind, if the folder cannot be written or the disk is full.
     pub(super) fn stage(&self, policy: &str, files: &Files<'_>) -> io::Result<Staging> {
-        let mut staging = Staging { files: Vec::new() };
+        let mut staging = Staging { files: Vec::new(), prints: Prints::default() };
         for (suffix, bytes) in files.all() {
             // Both start with a dot: no look takes them for files of the folder.
             let beside = |end: &str| self.path.join(format!(".{policy}{suffix}{end}"));
@@ -142,9 +145,10 @@ impl Folder {
             let beside = bytes.map(|_| beside(STAGED));
             staging.files.push(Change { place, beside: beside.clone(), aside, was_there: None });
             let Some((bytes, beside)) = bytes.zip(beside) else { continue };
-            let mut file = fs::File::create(&beside)?;
+            let mut file = make_anew(&beside)?;
             file.write_all(bytes)?;
             file.sync_all()?;
+            staging.prints.0.insert(suffix.to_owned(), digest(bytes));
         }
         Ok(staging)
     }
@@ -177,16 +181,61 @@ impl Folder {
         fs::File::open(&self.path)?.sync_all()
     }
 
-    /// Removes what a host that was killed had staged or kept.
-    pub(super) fn tidy(&self) {
+    /// Tells the files of a name from others that are put there later, however often a change of them fails; `None` if the
+    /// folder is not there.
+    pub(super) fn stamp(&self, policy: &str) -> Option<Stamp> {
+        fs::read_dir(&self.path).ok()?;
+        let stat = |(suffix, _): (&str, _)| {
+            let metadata = fs::metadata(self.path.join(format!("{policy}{suffix}"))).ok();
+            let metadata = metadata.filter(fs::Metadata::is_file)?;
+            let Stat { len, modified, inode: (device, inode, ..) } = Stat::of(&metadata);
+            Some((len, modified, device, inode))
+        };
+        Some(Stamp(Files::default().all().map(stat)))
+    }
+
+    /// Removes what a host that was killed had staged or kept. What it had only moved away of the policy whose change is not
+    /// finished is put back.
+    pub(super) fn tidy(&self, unfinished: Option<&str>) {
         for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            let is_left =
-                |name: &str| name.starts_with('.') && (name.ends_with(STAGED) || name.ends_with(ASIDE));
-            if entry.file_name().to_str().is_some_and(is_left) {
-                // Left there, it does no harm either.
-                drop(fs::remove_file(entry.path()));
-            }
+            let file = entry.file_name();
+            let Some(left) = file.to_str().and_then(|file| file.strip_prefix('.')) else { continue };
+            let (is_aside, name) = match (left.strip_suffix(STAGED), left.strip_suffix(ASIDE)) {
+                (Some(name), _) => (false, name),
+                (None, Some(name)) => (true, name),
+                (None, None) => continue,
+            };
+            // Other files of that kind are not ours.
+            let Some((policy, _)) = kind_of(name) else { continue };
+            let place = self.path.join(name);
+            let is_empty =
+                || fs::symlink_metadata(&place).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+            // Left there, it does no harm either.
+            drop(match is_aside && unfinished == Some(policy) && is_empty() {
+                true => fs::rename(entry.path(), &place),
+                false => fs::remove_file(entry.path()),
+            });
         }
+    }
+
+    /// Tells the files of a name from others by what is in them.
+    pub(super) fn prints(&self, policy: &str) -> Prints {
+        let print = |(suffix, _): (&'static str, _)| {
+            let path = self.path.join(format!("{policy}{suffix}"));
+            let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+            let known =
+                self.files.get(&path).filter(|file| file.complete && file.stat == Stat::of(&metadata));
+            let print = match known.map(|file| &file.content) {
+                Some(Ok(Content::Digest(known))) => known.clone(),
+                Some(Ok(Content::Text(text))) => digest(text.as_bytes()),
+                _ => match read_at_most(&path, self.wasm_bytes_max.max(SIDECAR_BYTES_MAX)) {
+                    Ok(bytes) => digest(&bytes),
+                    Err(_) => "unreadable".to_owned(),
+                },
+            };
+            Some((suffix.to_owned(), print))
+        };
+        Prints(Files::default().all().into_iter().filter_map(print).collect())
     }
 
     /// Reads the component of a name, if it is the one with this digest.
@@ -267,7 +316,10 @@ impl Folder {
         let bytes = read_at_most(path, max).map_err(unreadable)?;
         if bytes.len() > max {
             let bytes = fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
-            return Err(Refusal::TooLarge { bytes, max });
+            return Err(match is_wasm {
+                true => Refusal::TooLarge { bytes, max },
+                false => Refusal::FileTooLarge { file: name.to_owned(), bytes, max },
+            });
         }
         if is_wasm {
             return Ok(Content::Digest(digest(&bytes)));
@@ -319,6 +371,29 @@ impl Folder {
     }
 }
 
+/// See [`Folder::stamp`]. Without the time of a file's last link, which a change that is undone leaves another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp([Option<Place>; 5]);
+
+/// Length, time of the last change, device and inode of a file.
+type Place = (u64, Option<SystemTime>, u64, u64);
+
+/// What is in the files of one name that are there: sha256 by suffix.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Prints(BTreeMap<String, String>);
+
+impl Prints {
+    /// Says whether each file is as it was before a change or as it shall be after it.
+    pub(super) fn is_between(&self, before: &Self, after: &Self) -> bool {
+        let suffixes = Files::default().all().map(|(suffix, _)| suffix);
+        let of = |prints: &Self, suffix| prints.0.get(suffix).cloned();
+        suffixes.into_iter().all(|suffix| {
+            let found = of(self, suffix);
+            found == of(before, suffix) || found == of(after, suffix)
+        })
+    }
+}
+
 /// What the files of one name shall be; `None` is no such file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Files<'a> {
@@ -350,6 +425,14 @@ const ASIDE: &str = ".fulcrum-old";
 #[derive(Debug)]
 pub(super) struct Staging {
     files: Vec<Change>,
+    prints: Prints,
+}
+
+impl Staging {
+    /// Returns what the files will be.
+    pub(super) fn prints(&self) -> &Prints {
+        &self.prints
+    }
 }
 
 /// What becomes of one file.
@@ -413,6 +496,16 @@ impl Change {
     fn is_there(&self) -> bool {
         self.place.exists()
     }
+}
+
+/// Makes a file in place of whatever lies there, be it a link to another file or a pipe: that one is not touched. Errors
+/// if a folder lies there, or if something is put there at the same moment.
+pub(super) fn make_anew(path: &Path) -> io::Result<fs::File> {
+    if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
+        return Err(io::Error::other(format!("{} is a directory", path.display())));
+    }
+    remove_if_there(path)?;
+    fs::OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
@@ -509,9 +602,16 @@ pub(super) fn is_policy_name(name: &str) -> bool {
         && name.chars().all(is_word)
 }
 
-/// Reads a regular file. Anything else that took its place since it was looked at (a pipe, a device) must neither
-/// hold the task up nor be read.
+/// Reads a regular file, of which at most one byte more than `max`.
 fn read_at_most(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens a regular file. Anything else that took its place since it was looked at (a pipe, a device) must neither hold
+/// the task up nor be read.
+pub(super) fn open_regular(path: &Path) -> io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
@@ -523,9 +623,7 @@ fn read_at_most(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    let mut bytes = Vec::new();
-    file.take(max as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    Ok(file)
 }
 
 /// Returns the text of a file, or why it has none.
@@ -546,12 +644,100 @@ fn check_digest(policy: &str, content: &Result<Content, Refusal>, found: &str) -
     if expected == found { Ok(()) } else { Err(Refusal::Digest { file, expected, found: found.to_owned() }) }
 }
 
-/// Reads the text of a configuration file.
+/// Reads the text of a configuration file. What is too large as compact JSON is refused, too: the host could not write it
+/// again.
 pub(super) fn parse_config(policy: &str, text: &str) -> Result<Value, Refusal> {
-    let syntax = |error: String| Refusal::ConfigSyntax { file: format!("{policy}.json"), error };
-    match serde_json::from_str(text) {
-        Ok(Value::Object(fields)) => Ok(Value::Object(fields)),
-        Ok(_) => Err(syntax("it is another kind of value".to_owned())),
-        Err(error) => Err(syntax(error.to_string())),
+    let file = || format!("{policy}.json");
+    let syntax = |error: String| Refusal::ConfigSyntax { file: file(), error };
+    check_config_size(policy, text.len())?;
+    let config = match serde_json::from_str(text) {
+        Ok(Plain(Value::Object(fields))) => Value::Object(fields),
+        Ok(_) => return Err(syntax("it is another kind of value".to_owned())),
+        Err(error) => return Err(syntax(error.to_string())),
+    };
+    // Only numbers grow, as from 1e5 to 100000.0, and none of them to eight times its length.
+    if text.len() > SIDECAR_BYTES_MAX / 8 {
+        check_config_size(policy, config.to_string().len())?;
+    }
+    Ok(config)
+}
+
+/// Refuses a configuration file of so many bytes if it is too large.
+pub(super) fn check_config_size(policy: &str, bytes: usize) -> Result<(), Refusal> {
+    if bytes <= SIDECAR_BYTES_MAX {
+        return Ok(());
+    }
+    let file = format!("{policy}.json");
+    Err(Refusal::FileTooLarge { file, bytes: bytes as u64, max: SIDECAR_BYTES_MAX })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_have_a_size_as_sent_and_as_written() {
+        let check = |text: String, expected: Option<&str>| {
+            let found = parse_config("a", &text).err();
+            assert_eq!(found.as_ref().map(Refusal::code), expected, "{:?} {}", found, text.len());
+        };
+        let padded = |bytes: usize| format!("{{\"a\":\"{}\"}}", "x".repeat(bytes - 8));
+        check(padded(SIDECAR_BYTES_MAX), None);
+        check(padded(SIDECAR_BYTES_MAX + 1), Some("too_large"));
+        check(format!("{{}}{}", " ".repeat(SIDECAR_BYTES_MAX)), Some("too_large"));
+        // The text of a number may be longer as it is written.
+        let numbers = |count: usize| format!("{{\"a\":[{}1]}}", "1e15,".repeat(count));
+        check(numbers(50_000), None);
+        check(numbers(100_000), Some("too_large"));
+    }
+
+    #[test]
+    fn only_what_the_host_left_is_tidied() {
+        let place = tempfile::tempdir().expect("a temporary folder");
+        let at = |file: &str| place.path().join(file);
+        let folder = Folder::new(place.path().to_owned(), Duration::ZERO, 100, None);
+        let kept =
+            [".keep.fulcrum-new", ".x.txt.fulcrum-old", ".m.json.part", "m.json", ".-.wasm.fulcrum-new"];
+        let left =
+            [".m.wasm.fulcrum-new", ".m.json.fulcrum-old", ".o.wasm.sig.fulcrum-old", ".m.wasm.fulcrum-old"];
+        for file in kept.into_iter().chain(left) {
+            fs::write(at(file), file).expect("written");
+        }
+        folder.tidy(Some("m"));
+        for file in kept {
+            assert!(at(file).exists(), "{file}");
+        }
+        for file in left {
+            assert!(!at(file).exists(), "{file}");
+        }
+        assert_eq!(fs::read(at("m.wasm")).expect("put back"), b".m.wasm.fulcrum-old");
+        assert_eq!(fs::read(at("m.json")).expect("as it was"), b"m.json");
+        assert!(!at("o.wasm.sig").exists());
+    }
+
+    #[test]
+    fn prints_tell_what_lies_there() {
+        let place = tempfile::tempdir().expect("a temporary folder");
+        let write = |file: &str, bytes: &[u8]| fs::write(place.path().join(file), bytes).expect("written");
+        let mut folder = Folder::new(place.path().to_owned(), Duration::ZERO, 100, None);
+        write("m.wasm", b"one");
+        let before = folder.prints("m");
+        let files = Files { wasm: Some(b"two"), config: Some("{}"), ..Files::default() };
+        let staging = folder.stage("m", &files).expect("staged");
+        let after = staging.prints().clone();
+        assert_eq!(folder.prints("m"), before);
+        let check = |folder: &Folder, is_between: bool, text: &str| {
+            assert_eq!(folder.prints("m").is_between(&before, &after), is_between, "{text}");
+        };
+        check(&folder, true, "nothing was done yet");
+        folder.commit(staging).expect("done");
+        assert_eq!(folder.prints("m"), after);
+        write("m.wasm", b"one");
+        check(&folder, true, "one of two files");
+        write("m.wasm", b"six");
+        check(&folder, false, "another one");
+        write("m.wasm", b"two");
+        write("m.json.sig", b"");
+        check(&folder, false, "one more");
     }
 }

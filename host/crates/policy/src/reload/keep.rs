@@ -1,23 +1,29 @@
 //! What outlives the host besides the policies folder: versions that served, candidates, and the digests in quarantine.
 //!
 //! Layout of the folder: `NAME.json` is the record of one name, `NAME.DIGEST.wasm` a component it names,
-//! `quarantine.list` one `DIGEST failure` per line. Everything is written beside and renamed into place. Invariants: a
-//! record on disk names only components that are there (but for those compiled into the host); a record that a former
-//! release wrote can be read, and the last good version of a record of ours can be read by that release.
+//! `quarantine.list` one `DIGEST failure` per line, `NAME.json.damaged` a record that could not be read. Everything is written
+//! beside and renamed into place. Invariants: a record on disk names only components that are there (but for those
+//! compiled into the host); a record that a former release wrote can be read, and the last good version of a record of
+//! ours can be read by that release; of a name whose record is damaged nothing is removed; whatever else lies in the
+//! folder, a link or a pipe, is neither read nor waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::folder::is_policy_name;
+use super::folder::{is_policy_name, make_anew, open_regular};
 use super::signed::Signatures;
 use crate::artifact::digest;
 use crate::status::{Left, TakenBack, Way};
 
+/// The digests in quarantine.
+const QUARANTINE: &str = "quarantine.list";
+/// End of the name of a record that was put aside.
+const DAMAGED: &str = ".json.damaged";
 /// Most names without a file whose versions are kept; the one that served longest ago goes first.
 const RETIRED_MAX: usize = 100;
 
@@ -99,6 +105,8 @@ pub(super) struct Keep {
     path: PathBuf,
     versions_max: usize,
     records: BTreeMap<String, Record>,
+    /// Names of which a record was put aside: only that says which of their components are needed.
+    damaged: BTreeSet<String>,
     /// Components that must stay for another reason than a record: name and digest.
     pins: BTreeSet<(String, String)>,
 }
@@ -110,7 +118,7 @@ impl Keep {
         pins: BTreeSet<(String, String)>,
     ) -> io::Result<Self> {
         fs::create_dir_all(&path)?;
-        let mut keep = Self { path, versions_max, records: BTreeMap::new(), pins };
+        let mut keep = Self { path, versions_max, records: BTreeMap::new(), damaged: BTreeSet::new(), pins };
         keep.read()?;
         keep.tidy()?;
         Ok(keep)
@@ -120,11 +128,14 @@ impl Keep {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let file = entry.file_name();
-            let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".json")) else { continue };
-            if !is_policy_name(name) {
+            let Some(file) = file.to_str() else { continue };
+            if let Some(name) = file.strip_suffix(DAMAGED).filter(|name| is_policy_name(name)) {
+                self.damaged.insert(name.to_owned());
                 continue;
             }
-            let record = fs::read(entry.path())
+            let name = file.strip_suffix(".json").filter(|name| is_policy_name(name));
+            let Some(name) = name else { continue };
+            let record = read_own(&entry.path())
                 .and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(io::Error::other));
             match record {
                 Ok(mut record) => {
@@ -134,9 +145,24 @@ impl Keep {
                     self.records.insert(name.to_owned(), record);
                 }
                 Err(error) => {
-                    tracing::error!(policy.name = name, %error, "what was kept of a policy is lost");
+                    let (file, aside) = (entry.path(), self.path.join(format!("{name}{DAMAGED}")));
+                    // What comes next of that name is not to overwrite it.
+                    let moved = fs::rename(&file, &aside);
+                    tracing::error!(
+                        policy.name = name, file = %file.display(), %error,
+                        aside = moved.is_ok().then(|| aside.display().to_string()),
+                        "what is kept of a policy cannot be read: its components stay, but there is nothing to return to"
+                    );
+                    self.damaged.insert(name.to_owned());
                 }
             }
+        }
+        for name in &self.damaged {
+            let file = self.path.join(format!("{name}{DAMAGED}"));
+            tracing::warn!(
+                policy.name = name, file = %file.display(),
+                "a damaged record keeps the components of a policy; mend and rename it, or remove it"
+            );
         }
         Ok(())
     }
@@ -151,15 +177,20 @@ impl Keep {
                 .strip_suffix(".wasm")
                 .and_then(|stem| stem.rsplit_once('.'))
                 .is_some_and(|(name, digest)| !self.is_needed(name, digest));
-            if orphaned || file.ends_with(".new") {
-                fs::remove_file(entry.path())?;
+            if (orphaned || file.ends_with(".new"))
+                && let Err(error) = fs::remove_file(entry.path())
+            {
+                // It takes room and does no other harm: no reason not to start.
+                let file = entry.path();
+                tracing::warn!(file = %file.display(), %error, "cannot remove what is left of a policy");
             }
         }
         Ok(())
     }
 
     fn is_needed(&self, name: &str, digest: &str) -> bool {
-        self.records.get(name).is_some_and(|record| record.names(digest))
+        self.damaged.contains(name)
+            || self.records.get(name).is_some_and(|record| record.names(digest))
             || self.pins.contains(&(name.to_owned(), digest.to_owned()))
     }
 
@@ -196,18 +227,18 @@ impl Keep {
     /// Stores a component, so that a record can name it.
     pub(super) fn store(&self, name: &str, wasm: &[u8]) -> io::Result<()> {
         let file = self.file(name, &digest(wasm));
-        if file.exists() { Ok(()) } else { replace(&file, wasm) }
+        if is_own(&file) { Ok(()) } else { replace(&file, wasm) }
     }
 
     /// Returns a component that was stored; `None` if it is not there, or damaged.
     pub(super) fn load(&self, name: &str, wanted: &str) -> Option<Vec<u8>> {
-        let wasm = fs::read(self.file(name, wanted)).ok()?;
+        let wasm = read_own(&self.file(name, wanted)).ok()?;
         (digest(&wasm) == wanted).then_some(wasm)
     }
 
     /// Says whether a component is stored.
     pub(super) fn has(&self, name: &str, digest: &str) -> bool {
-        self.file(name, digest).exists()
+        is_own(&self.file(name, digest))
     }
 
     /// Notes that a version came into use, and why the one before left; `is_good` makes it the last good one of its
@@ -297,8 +328,15 @@ impl Keep {
 
     /// Returns the digests in quarantine, each with its last failure.
     pub(super) fn quarantine(&self) -> BTreeMap<String, String> {
-        let text = fs::read_to_string(self.path.join("quarantine.list")).unwrap_or_default();
-        text.lines()
+        let file = self.path.join(QUARANTINE);
+        let text = read_own(&file).unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::error!(file = %file.display(), %error, "which versions are in quarantine is lost");
+            }
+            Vec::new()
+        });
+        String::from_utf8_lossy(&text)
+            .lines()
             .filter_map(|line| line.split_once(' '))
             .map(|(digest, failure)| (digest.to_owned(), failure.to_owned()))
             .collect()
@@ -308,7 +346,7 @@ impl Keep {
     pub(super) fn set_quarantine(&self, digests: &BTreeMap<String, String>) -> io::Result<()> {
         let line =
             |(digest, failure): (&String, &String)| format!("{digest} {}\n", failure.replace('\n', " "));
-        replace(&self.path.join("quarantine.list"), digests.iter().map(line).collect::<String>().as_bytes())
+        replace(&self.path.join(QUARANTINE), digests.iter().map(line).collect::<String>().as_bytes())
     }
 
     fn record(&self, name: &str) -> PathBuf {
@@ -320,14 +358,15 @@ impl Keep {
     }
 
     /// Removes the components of a name that nothing needs.
-    fn sweep(&self, name: &str) -> io::Result<()> {
+    pub(super) fn sweep(&self, name: &str) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let file = entry.file_name();
             let middle = file
                 .to_str()
                 .and_then(|file| file.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".wasm"));
-            if middle.is_some_and(|digest| !self.is_needed(name, digest)) {
+            // What is no file of ours was told of at the start.
+            if middle.is_some_and(|digest| !self.is_needed(name, digest)) && is_own(&entry.path()) {
                 fs::remove_file(entry.path())?;
             }
         }
@@ -335,18 +374,38 @@ impl Keep {
     }
 }
 
-/// Writes a file beside its place, makes it durable and renames it into place.
+/// Says whether there is a file, and no link, pipe or folder.
+fn is_own(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// Reads a file of the host's own, which is no link.
+fn read_own(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Writes a file beside its place, makes it durable and renames it into place. Errors name the file.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    replace_unnamed(path, bytes).map_err(named)
+}
+
+fn replace_unnamed(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    let mut file = fs::File::create(&beside)?;
+    let mut file = make_anew(Path::new(&beside))?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     if let Err(error) = written {
         // On a full disk, half a file would take the room that something else needs.
         drop(fs::remove_file(&beside));
         return Err(error);
     }
-    fs::rename(&beside, path)?;
+    fs::rename(&beside, path).inspect_err(|_| drop(fs::remove_file(&beside)))?;
     if let Some(folder) = path.parent() {
         fs::File::open(folder)?.sync_all()?;
     }
@@ -471,8 +530,68 @@ mod tests {
         came(&mut keep, "a", b"good", 1);
         fs::write(keep.file("a", &digest(b"good")), b"evil").expect("written");
         assert!(keep.load("a", &digest(b"good")).is_none());
-        fs::write(keep.record("a"), b"{").expect("written");
-        assert!(open(folder.path()).records().is_empty());
+    }
+
+    #[test]
+    fn a_damaged_record_keeps_its_components() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut keep = open(folder.path());
+        came(&mut keep, "a", b"one", 1);
+        came(&mut keep, "b", b"one", 1);
+        let aside = folder.path().join("a.json.damaged");
+        let record = fs::read(keep.record("a")).expect("there");
+        fs::write(keep.record("a"), &record[..record.len() / 2]).expect("written");
+        let mut keep = open(folder.path());
+        assert_eq!((keep.records().len(), fs::read(&aside).expect("put aside").len()), (1, record.len() / 2));
+        assert!(keep.has("a", &digest(b"one")));
+        // What serves next leaves them alone, and so do the next starts.
+        came(&mut keep, "a", b"two", 2);
+        let keep = open(folder.path());
+        assert!(keep.has("a", &digest(b"one")) && keep.versions("a").len() == 1);
+        // Mended, it is as before.
+        fs::write(keep.record("a"), &record).expect("written");
+        fs::remove_file(&aside).expect("removed");
+        let keep = open(folder.path());
+        assert!(keep.has("a", &digest(b"one")) && !keep.has("a", &digest(b"two")));
+        assert_eq!(keep.good("a").map(|version| version.digest.clone()), Some(digest(b"one")));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_file_is_neither_waited_for_nor_in_the_way() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |file: &str| folder.path().join(file);
+        let pipe = |path: &Path| {
+            let made = std::process::Command::new("mkfifo").arg(path).status().expect("it runs");
+            assert!(made.success());
+        };
+        let mut keep = open(folder.path());
+        came(&mut keep, "a", b"good", 1);
+        let digests = BTreeMap::from([("ab".to_owned(), "crashed".to_owned())]);
+        pipe(&at("p.json"));
+        pipe(&at("quarantine.list"));
+        pipe(&at("a.json.new"));
+        fs::create_dir(at("d.json")).expect("made");
+        fs::create_dir(at("d.new")).expect("made");
+        fs::create_dir(keep.file("a", "cc")).expect("made");
+        symlink(at("a.json"), at("l.json")).expect("made");
+        let elsewhere = tempfile::tempdir().expect("another one");
+        let other = elsewhere.path().join("other");
+        fs::write(&other, b"good").expect("written");
+        symlink(&other, keep.file("l", &digest(b"good"))).expect("made");
+        let mut keep = open(folder.path());
+        assert_eq!(keep.records().keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!((keep.load("l", &digest(b"good")), keep.quarantine()), (None, BTreeMap::new()));
+        // All of it can be written again, and nothing beyond the folder is.
+        came(&mut keep, "a", b"newer", 2);
+        came(&mut keep, "l", b"good", 2);
+        keep.set_quarantine(&digests).expect("stored");
+        assert_eq!((keep.quarantine(), fs::read(&other).expect("there")), (digests, b"good".to_vec()));
+        assert_eq!(keep.load("l", &digest(b"good")).as_deref(), Some(b"good".as_slice()));
+        fs::create_dir(at("taken.json")).expect("made");
+        let error = keep.set_candidate("taken", Some(version(b"new", json!({}), 1))).expect_err("taken");
+        assert!(error.to_string().contains("taken.json"), "{error}");
     }
 
     #[test]
@@ -482,9 +601,20 @@ mod tests {
         for left in ["a.bb.wasm.new", "gone.bb.wasm", "gone.json.new", "a.bb.wasm"] {
             fs::write(folder.path().join(left), b"x").expect("written");
         }
+        // What cannot be removed keeps nothing from starting.
+        fs::create_dir(folder.path().join("gone.cc.wasm")).expect("made");
         let keep = open(folder.path());
         assert!(keep.good("a").is_some());
-        assert_eq!(files(&keep), 2);
+        assert_eq!(files(&keep), 3);
+    }
+
+    #[test]
+    fn a_file_that_cannot_take_its_place_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut keep = open(folder.path());
+        fs::create_dir(folder.path().join("a.json")).expect("made");
+        keep.set_candidate("a", Some(version(b"new", json!({}), 1))).expect_err("the place is taken");
+        assert_eq!(files(&keep), 1);
     }
 
     #[test]

@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use super::folder::{is_policy_name, parse_config};
 use super::keep::Version;
-use super::manager::{BindError, GONE, Manager};
+use super::life::Gone;
+use super::manager::{BindError, Manager};
 use super::signed::{Signatures, SignedConfig};
 use super::task::{Proven, prove_live, version_of};
 use crate::artifact::{Artifact, digest};
@@ -106,6 +107,11 @@ pub enum Error {
         roles.join(", ")
     )]
     InUse { name: String, roles: Vec<String> },
+    #[error(
+        "the promotion of `{promoted}` is on trial and would return to `{name}`: accept it first \
+         (`fulcrum policy promote {promoted} --accept`), or roll it back (`fulcrum policy rollback {promoted}`)"
+    )]
+    WayBack { name: String, promoted: String },
     #[error("no version of `{name}` that is kept begins with {digest:?}; kept are: {}", kept.join(", "))]
     NoVersion { name: String, digest: String, kept: Vec<String> },
     #[error("{digest:?} begins several versions of `{name}`: {}", kept.join(", "))]
@@ -141,14 +147,16 @@ pub enum Error {
     TakenBack { name: String, version: String, reason: String },
     #[error(transparent)]
     Bind(#[from] BindError),
-    #[error("another version of `{0}` came into use meanwhile")]
+    #[error(
+        "another order or file about `{0}` came first; see how it stands (`fulcrum policy status {0}`), and order again"
+    )]
     Overtaken(String),
     #[error("cannot write the policies folder {}: {error}; nothing changed", path.display())]
     Folder { path: PathBuf, error: String },
     #[error("cannot store what is kept of policies in {}: {error}; nothing changed", path.display())]
     State { path: PathBuf, error: String },
-    #[error("{GONE}")]
-    Stopping,
+    #[error(transparent)]
+    Gone(#[from] Gone),
 }
 
 impl Manager {
@@ -163,7 +171,11 @@ impl Manager {
         }
         let is_candidate = upload.is_candidate;
         let wanted = name.to_owned();
-        let basis = self.work(move |task| task.basis(&wanted, is_candidate)).ok_or(Error::Stopping)?;
+        let basis = self.work(move |task| task.basis(&wanted, is_candidate))?;
+        let taken = Taken {
+            component: upload.component.is_none().then(|| basis.digest().map(str::to_owned)),
+            config: upload.config.is_none().then(|| basis.config.clone()),
+        };
         let mut signatures = basis.signatures;
         let mut artifact = basis.artifact;
         let digest = match (&upload.component, &artifact) {
@@ -185,21 +197,22 @@ impl Manager {
         self.check(name, &version)?;
         let proven = self.prove(name, artifact, upload.component.as_deref(), &version)?;
         let (name, wasm) = (name.to_owned(), upload.component);
-        self.work(move |task| task.push(&name, proven, wasm, is_candidate)).unwrap_or(Err(Error::Stopping))
+        self.work(move |task| task.push(&name, proven, wasm, is_candidate, &taken))?
     }
 
     /// Drops the candidate of a name.
     pub fn drop_candidate(&self, name: &str) -> Result<(), Error> {
         let name = name.to_owned();
-        self.work(move |task| task.drop_candidate(&name)).unwrap_or(Err(Error::Stopping))
+        self.work(move |task| task.drop_candidate(&name))?
     }
 
     /// Removes the files of a name; its versions and its candidate are kept.
     ///
-    /// `own_groups` are the groups that name it in their own settings: it is in use for them, too.
+    /// `own_groups` are the groups that name it in their own settings: it is in use for them, too. `force` removes what is in
+    /// use, but not what a promotion on trial would return to.
     pub fn remove(&self, name: &str, force: bool, own_groups: Vec<String>) -> Result<(), Error> {
         let name = name.to_owned();
-        self.work(move |task| task.remove(&name, force, &own_groups)).unwrap_or(Err(Error::Stopping))
+        self.work(move |task| task.remove(&name, force, &own_groups))?
     }
 
     /// Puts a former version into the folder and into use: that with this digest, given by its first digits or as
@@ -211,27 +224,26 @@ impl Manager {
     pub fn roll_back(&self, name: &str, to: Option<&str>) -> Result<(), Error> {
         let (wanted, to) = (name.to_owned(), to.map(str::to_owned));
         let begin = move |task: &mut super::task::Task| task.begin_rollback(&wanted, to.as_deref());
-        let Some(choice) = self.work(begin).unwrap_or(Err(Error::Stopping))? else { return Ok(()) };
+        let Some(choice) = self.work(begin)?? else { return Ok(()) };
         let _resume = Resume { manager: self, name };
         let proven = match &choice.version {
             Some(version) => Some(self.prove(name, choice.artifact, choice.wasm.as_deref(), version)?),
             None => None,
         };
-        let (name, turn) = (name.to_owned(), choice.turn);
-        self.work(move |task| task.end_rollback(&name, proven, turn)).unwrap_or(Err(Error::Stopping))
+        let (name, turn, used) = (name.to_owned(), choice.turn, choice.used);
+        self.work(move |task| task.end_rollback(&name, proven, turn, used.as_ref()))?
     }
 
     /// Puts the candidate into use, binds roles and groups to the name, and puts it on trial. Without a candidate the
     /// version in use is bound. Blocks until it serves.
     pub fn promote(&self, name: &str, wish: Promote) -> Result<(), Error> {
         let name = name.to_owned();
-        self.work(move |task| task.promote(&name, &wish)).unwrap_or(Err(Error::Stopping))
+        self.work(move |task| task.promote(&name, &wish))?
     }
 
     fn check(&self, name: &str, version: &Version) -> Result<(), Error> {
         let (name, version) = (name.to_owned(), version.clone());
-        let checked = self.work(move |task| task.check_kept(&name, &version)).ok_or(Error::Stopping)?;
-        checked.map_err(Error::Refused)
+        self.work(move |task| task.check_kept(&name, &version))?.map_err(Error::Refused)
     }
 
     /// Loads a version, unless its component is loaded, and self-tests it.
@@ -286,6 +298,27 @@ pub(super) struct Basis {
     pub signatures: Signatures,
 }
 
+impl Basis {
+    /// Returns the digest of its component.
+    fn digest(&self) -> Option<&str> {
+        self.artifact.as_ref().map(|artifact| artifact.digest())
+    }
+
+    /// Says whether it still has what an upload was completed with.
+    pub(super) fn has(&self, taken: &Taken) -> bool {
+        let Taken { component, config } = taken;
+        component.as_ref().is_none_or(|component| component.as_deref() == self.digest())
+            && config.as_ref().is_none_or(|config| *config == self.config)
+    }
+}
+
+/// What an upload took from its basis, as it did not bring it itself.
+pub(super) struct Taken {
+    /// Digest of the component, if the basis had one.
+    pub component: Option<Option<String>>,
+    pub config: Option<Value>,
+}
+
 /// What is rolled back to.
 pub(super) struct Choice {
     /// `None` is the embedded version, or none.
@@ -295,6 +328,8 @@ pub(super) struct Choice {
     pub artifact: Option<Arc<Artifact>>,
     pub wasm: Option<Vec<u8>>,
     pub turn: Turn,
+    /// What was in use when this was chosen.
+    pub used: Option<Version>,
 }
 
 /// What a rollback is.

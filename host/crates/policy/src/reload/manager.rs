@@ -1,7 +1,7 @@
 //! The handle of the one task that decides which policy versions are in use.
 //!
 //! Everything that may change that (file events, the slow poll, `reload`, `bind`, an opened breaker) ends in the same
-//! idempotent reconcile: look at the folder, prove what is new, put what is bound into the seat. A version serves
+//! idempotent reconcile: look at the folder, have proven what is new, put what is bound into the seat. A version serves
 //! only after the whole proof; until then, and whenever the proof fails, the last good one goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,25 +13,27 @@ use std::time::Duration;
 use fulcrum_core::time::Clock;
 use parking_lot::RwLock;
 
+use super::back::MISSING;
 use super::folder::{self, Folder};
 use super::keep::Keep;
+use super::life::{Gone, Life};
+use super::plain::Plain;
+use super::proving::{Done, Prover};
 use super::state::{self, State as Stored};
 use super::task::{Entry, Task};
-use crate::artifact::{Loaded, digest};
+use crate::artifact::Loaded;
 use crate::breaker;
 use crate::probation::{Budget, Probation};
 use crate::runtime::Runtime;
 use crate::seat::{Alarm, Identity, ScoringHost};
-use crate::status::{self, Bindings, Ended, PromotionState, Rebind, Reloads, Report, State, Status};
+use crate::status::{
+    self, Bindings, Ended, PromotionState, Rebind, Reloads, Report, State, Status, TaskStatus,
+};
 use crate::tap::Observer;
 use crate::trust::TrustedKeys;
 
 /// Messages waiting for the task; file events beyond that are found by the next look.
 const QUEUE_LEN: usize = 1024;
-
-/// What is said in place of an answer that never comes.
-pub(super) const GONE: &str =
-    "the host is stopping, or its policies' task crashed at this; the log of the host says which";
 
 /// What the task is woken by.
 pub(super) enum Message {
@@ -44,7 +46,8 @@ pub(super) enum Message {
     Reload(SyncSender<Report>),
     /// What has to be done by the task itself, after a reconcile.
     Work(Box<dyn FnOnce(&mut Task) + Send>),
-    Use(String, SyncSender<Result<Arc<Loaded>, String>>),
+    /// A file in the folder was proven, or refused.
+    Proven(Box<Done>),
     Stop,
 }
 
@@ -142,8 +145,8 @@ pub enum BindError {
         "at most {max} groups can be bound one by one; name the policy in the settings of the group itself"
     )]
     TooMany { max: usize },
-    #[error("{GONE}")]
-    Stopping,
+    #[error(transparent)]
+    Gone(#[from] Gone),
 }
 
 /// Handle of the task. Dropping it does not stop the task; [`Manager::stop`] does.
@@ -155,6 +158,14 @@ pub struct Manager {
     pub(super) clock: Arc<dyn Clock>,
     /// What the settings bind.
     settings: (String, String),
+    life: Arc<Life>,
+    plain: Arc<Plain>,
+}
+
+/// A version that kept failing at plans.
+pub(super) struct Failing {
+    pub(super) loaded: Arc<Loaded>,
+    pub(super) failure: String,
 }
 
 /// What the handle shows of the task's state.
@@ -164,6 +175,12 @@ pub(super) struct Shown {
     pub(super) reloads: Reloads,
     /// Versions in use by name.
     pub(super) loaded: BTreeMap<String, Arc<Loaded>>,
+    /// Why names have none, unless it is only that the one compiled into the host was not needed yet.
+    pub(super) unusable: BTreeMap<String, String>,
+    /// Names whose files are still to be proven.
+    pub(super) proving: Vec<String>,
+    /// What the task has to put into quarantine.
+    pub(super) failing: Vec<Failing>,
     /// Candidates by name, as far as they were needed.
     pub(super) candidates: BTreeMap<String, Arc<Loaded>>,
     /// Called when a version in use or a binding changed.
@@ -182,7 +199,8 @@ pub(super) struct Shown {
 pub type Listener = Arc<dyn Fn() + Send + Sync>;
 
 impl Manager {
-    /// Starts the task; returns when the policies in the folder have been tried and the seat is taken.
+    /// Starts the task; returns when what is bound and what served before has been proven and the seat is taken. Other files
+    /// in the folder are proven afterwards.
     pub fn start(
         settings: Settings,
         runtime: Arc<Runtime>,
@@ -202,6 +220,9 @@ impl Manager {
             statuses: Vec::new(),
             reloads: Reloads::default(),
             loaded: BTreeMap::new(),
+            unusable: BTreeMap::new(),
+            proving: Vec::new(),
+            failing: Vec::new(),
             candidates: BTreeMap::new(),
             listeners: Vec::new(),
             observers: Vec::new(),
@@ -209,6 +230,8 @@ impl Manager {
             canary: None,
             ended: Ended::default(),
         }));
+        let life = Arc::<Life>::default();
+        let plain = Arc::new(Plain::new(embedded, runtime.clone(), clock.clone()));
         let manager = Arc::new(Self {
             sender: inbox.sender.clone(),
             shown: shown.clone(),
@@ -216,6 +239,8 @@ impl Manager {
             runtime: runtime.clone(),
             clock: clock.clone(),
             settings: (settings.scoring.clone(), settings.claiming.clone()),
+            life: life.clone(),
+            plain: plain.clone(),
         });
         let bytes_max = runtime.limits().artifact_bytes;
         let quarantine = keep.quarantine();
@@ -226,15 +251,19 @@ impl Manager {
                 bytes_max,
                 settings.trusted.clone(),
             ),
-            entries: embedded.iter().map(|policy| (policy.name.to_owned(), Entry::default())).collect(),
-            embedded_digests: embedded.iter().map(|policy| (policy.name, digest(policy.wasm))).collect(),
+            entries: plain.names().map(|name| (name.to_owned(), Entry::default())).collect(),
             state,
             is_state_unsaved: false,
             candidates: BTreeMap::new(),
+            prover: Prover::default(),
+            reloads: Vec::new(),
             proven: None,
             cause: None,
             formers: Vec::new(),
             suspended: BTreeMap::new(),
+            blocked: None,
+            blocked_returns: BTreeMap::new(),
+            life,
             probations: BTreeMap::new(),
             counted_at: clock.now(),
             canary: None,
@@ -242,7 +271,7 @@ impl Manager {
             alarm: alarm(&inbox.sender),
             settings,
             runtime,
-            embedded,
+            plain,
             host,
             clock,
             keep,
@@ -330,7 +359,7 @@ impl Manager {
         let (reply, answer) = mpsc::sync_channel(1);
         let sent = self.sender.send(Message::Reload(reply)).is_ok();
         let report = if sent { answer.recv().ok() } else { None };
-        report.unwrap_or_else(|| Report { error: Some(GONE.to_owned()), ..Report::default() })
+        report.unwrap_or_else(|| Report::gone(self.life.gone()))
     }
 
     /// Returns the name of the policy that plans for a group.
@@ -340,17 +369,47 @@ impl Manager {
         shown.bindings.groups.get(group).unwrap_or(&shown.bindings.claiming).clone()
     }
 
-    /// Returns the version in use under a name. Blocks while an embedded policy is loaded for the first time.
+    /// Returns the version in use under a name. Blocks while an embedded policy is loaded for the first time, but for no
+    /// other policy, whatever the task is at.
     ///
     /// Errors with what keeps it from being used, in words.
     pub fn policy(&self, name: &str) -> Result<Arc<Loaded>, String> {
-        if let Some(loaded) = self.shown.read().loaded.get(name) {
-            return Ok(loaded.clone());
+        {
+            let shown = self.shown.read();
+            if let Some(loaded) = shown.loaded.get(name) {
+                return Ok(loaded.clone());
+            }
+            if let Some(why) = shown.unusable.get(name) {
+                return Err(why.clone());
+            }
         }
-        let (reply, answer) = mpsc::sync_channel(1);
-        let stopping = || GONE.to_owned();
-        self.sender.send(Message::Use(name.to_owned(), reply)).map_err(|_| stopping())?;
-        answer.recv().unwrap_or_else(|_| Err(stopping()))
+        let found = self.plain.load(name).ok_or_else(|| MISSING.to_owned())?;
+        let (loaded, _) = found.map_err(|refusal| refusal.to_string())?;
+        self.wake();
+        Ok(loaded)
+    }
+
+    /// Has a version that kept failing at plans put into quarantine, if it is in use still. Returns at once.
+    pub(crate) fn quarantine(&self, loaded: &Arc<Loaded>, failure: String) {
+        let is_same = |other: &Failing| Arc::ptr_eq(other.loaded.artifact(), loaded.artifact());
+        {
+            let mut shown = self.shown.write();
+            if !shown.failing.iter().any(is_same) {
+                shown.failing.push(Failing { loaded: loaded.clone(), failure });
+            }
+        }
+        self.wake();
+    }
+
+    /// Says whether a version's component is the one compiled into the host under its name.
+    pub(crate) fn is_embedded(&self, identity: &Identity) -> bool {
+        self.plain.digest(&identity.name) == Some(&identity.digest)
+    }
+
+    /// Has the task look at everything once.
+    fn wake(&self) {
+        // A full queue wakes it, too.
+        drop(self.sender.try_send(Message::Look));
     }
 
     /// Returns the candidate of a name if there is one, else the version in use. Blocks while it is loaded for the first
@@ -367,7 +426,7 @@ impl Manager {
             task.show();
             found
         })
-        .unwrap_or_else(|| Err(GONE.to_owned()))
+        .unwrap_or_else(|gone| Err(gone.to_string()))
     }
 
     /// Calls `listener` whenever a version in use or a binding changed.
@@ -410,7 +469,7 @@ impl Manager {
     /// Binds roles, groups or the canary to other policies, all or nothing; that survives a restart. Blocks until they
     /// serve.
     pub fn bind(&self, rebind: Rebind) -> Result<Bindings, BindError> {
-        self.work(move |task| task.bind(&rebind)).unwrap_or(Err(BindError::Stopping))
+        self.work(move |task| task.bind(&rebind))?
     }
 
     /// Binds what the settings say, and nothing else. Blocks until they serve.
@@ -422,19 +481,25 @@ impl Manager {
                 Rebind { scoring: Some(scoring), claiming: Some(claiming), groups, canary: Some(None) };
             task.rebind_unchecked(&rebind)
         };
-        self.work(work).unwrap_or(Err(BindError::Stopping))
+        self.work(work)?
     }
 
-    /// Has something done by the task itself, after a reconcile, and waits for its answer; `None` if the host is
-    /// stopping, or if the task crashed at it.
+    /// Has something done by the task itself, after a reconcile, and waits for its answer. Errors if the host is stopping,
+    /// or if the task crashed at it.
     pub(super) fn work<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Task) -> T + Send + 'static,
-    ) -> Option<T> {
+    ) -> Result<T, Gone> {
         let (reply, answer) = mpsc::sync_channel(1);
         let work = move |task: &mut Task| drop(reply.try_send(work(task)));
-        self.sender.send(Message::Work(Box::new(work))).ok()?;
-        answer.recv().ok()
+        self.sender.send(Message::Work(Box::new(work))).map_err(|_| self.life.gone())?;
+        answer.recv().map_err(|_| self.life.gone())
+    }
+
+    /// Says whether the task does its work.
+    #[must_use]
+    pub fn task(&self) -> TaskStatus {
+        TaskStatus { proving: self.shown.read().proving.clone(), ..self.life.status() }
     }
 
     /// Brings the counts of versions on trial up to now.
@@ -461,6 +526,7 @@ impl Manager {
 
     /// Stops the task; what serves goes on serving.
     pub fn stop(&self) {
+        self.life.stop();
         // A full queue means the task is busy; it ends with the process then.
         drop(self.sender.try_send(Message::Stop));
     }

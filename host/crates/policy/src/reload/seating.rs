@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use fulcrum_core::time::millis;
-use serde_json::Value;
-
-use super::manager::BindError;
+use super::back::MISSING;
+use super::manager::{BindError, Failing};
 use super::signed::Signatures;
 use super::task::{Task, Used, prove_live};
-use crate::artifact::{Artifact, Loaded};
+use crate::artifact::Loaded;
 use crate::breaker;
 use crate::failure::Failure;
+use crate::places::Share;
 use crate::probation::{Budget, Probation, Verdict};
 use crate::proof;
 use crate::refusal::Refusal;
-use crate::seat::{Culprit, ScoringFactory, ScoringPolicy, Staged};
+use crate::seat::{Culprit, Identity, ScoringFactory, ScoringPolicy, Staged};
 use crate::status::{Bindings, Canary, Left, Rebind, Source, Way};
 
 /// Most groups with a binding of their own.
@@ -129,19 +128,10 @@ impl Task {
         if let Some(used) = self.entries.get(name).and_then(|entry| entry.used.as_ref()) {
             return Ok(used.loaded.clone());
         }
-        let Some(policy) = self.embedded(name) else {
-            let problem = self.entries.get(name).and_then(|entry| entry.problem.as_ref());
-            return Err(
-                problem.map_or_else(|| "it does not exist".to_owned(), |problem| problem.message.clone())
-            );
+        let Some(found) = self.plain.load(name) else {
+            return Err(self.why_unusable(name).unwrap_or_else(|| MISSING.to_owned()));
         };
-        let begun = self.clock.now();
-        let empty = Value::Object(serde_json::Map::new());
-        let loaded = Artifact::load(&self.runtime, policy.wasm)
-            .and_then(|artifact| artifact.configured(name, empty))
-            .map(Arc::new)
-            .map_err(|refusal| refusal.to_string())?;
-        let load_ms = millis(self.clock.now().since(begun));
+        let (loaded, load_ms) = found.map_err(|refusal| refusal.to_string())?;
         let signatures = Signatures::default();
         let used = Used { loaded: loaded.clone(), source: Source::Embedded, load_ms, signatures };
         self.entries.entry(name.to_owned()).or_default().used = Some(used);
@@ -151,8 +141,19 @@ impl Task {
     /// Puts the versions that should decide into the seat, if they are not there already.
     pub(super) fn fill_seat(&mut self) {
         self.retire_quarantined();
+        self.adopt();
         self.fill_first();
         self.fill_canary();
+    }
+
+    /// Takes embedded policies into use that others had loaded because they needed them.
+    fn adopt(&mut self) {
+        for name in self.plain.loaded() {
+            if self.entries.get(name).is_none_or(|entry| entry.used.is_none()) {
+                // Loaded already, it cannot fail.
+                drop(self.use_of(name));
+            }
+        }
     }
 
     fn fill_first(&mut self) {
@@ -199,7 +200,7 @@ impl Task {
                 tracing::info!(
                     policy.name = wanted.identity().name,
                     policy.digest = wanted.identity().digest,
-                    config = wanted.identity().config,
+                    policy.config_digest = wanted.identity().config_digest(),
                     "policy serves scoring"
                 );
             }
@@ -290,7 +291,7 @@ impl Task {
     /// Makes an instance that already knows the present roster and loads.
     fn stage(&self, loaded: &Arc<Loaded>, probation: Option<Arc<Probation>>) -> Result<Staged, Failure> {
         let limits = self.runtime.limits();
-        let mut instance = loaded.make_scoring(limits.load_deadline)?;
+        let mut instance = loaded.make_scoring_in(Share::Whole, limits.load_deadline)?;
         let snapshot = self.host.snapshot();
         instance.roster(&snapshot.roster)?;
         instance.refresh(&snapshot.loads)?;
@@ -327,13 +328,22 @@ impl Task {
         let Some((identity, culprit)) = due else { return };
         let used = self.entries.values().filter_map(|entry| entry.used.as_ref());
         let loaded = used.map(|used| &used.loaded).find(|loaded| *loaded.identity() == identity);
-        let passed = loaded.is_some_and(|loaded| {
-            let again = culprit.map_or(Ok(()), |culprit| {
+        let tried = loaded.map(|loaded| {
+            if let Some(culprit) = culprit {
                 let Culprit { snapshot, request } = culprit.on(self.host.snapshot());
                 proof::recommend_once(loaded, &snapshot, &request)
-            });
-            again.is_ok() && prove_live(loaded, &*self.host, &*self.clock).is_ok()
+                    .map_err(|failure| Refusal::SelfTest { case: "what it failed on".to_owned(), failure })?;
+            }
+            prove_live(loaded, &*self.host, &*self.clock)
         });
+        if let Some(Err(refusal)) = &tried
+            && refusal.is_retryable()
+        {
+            tracing::debug!(policy.name = identity.name, %refusal, "the trial of an open breaker is put off");
+            self.host.with_seat(&mut |seat| seat.postpone_trial(&identity, now));
+            return;
+        }
+        let passed = matches!(tried, Some(Ok(())));
         tracing::info!(
             policy.name = identity.name,
             policy.digest = identity.digest,
@@ -345,28 +355,60 @@ impl Task {
         self.show();
     }
 
-    /// Takes a quarantined version out of use: its name falls back to the embedded policy, or to none.
+    /// Takes versions that kept failing out of use: those in the seat, and those that planned.
     fn retire_quarantined(&mut self) {
         let mut found = None;
         self.host.with_seat(&mut |seat| {
             found = seat.health().filter(|health| health.breaker == breaker::State::Quarantined);
         });
-        let Some(health) = found else { return };
-        let (name, digest) = (health.identity.name.clone(), health.identity.digest.clone());
-        let failure = health.last_failure.map_or_else(|| "unknown".to_owned(), |failure| failure.to_string());
-        let Some(entry) = self.entries.get_mut(&name) else { return };
-        if entry.used.as_ref().is_none_or(|used| used.loaded.artifact().digest() != digest) {
-            return;
+        if let Some(health) = found {
+            let Identity { name, digest, .. } = &*health.identity;
+            let failure =
+                health.last_failure.map_or_else(|| "unknown".to_owned(), |failure| failure.to_string());
+            self.put_into_quarantine(name, &failure, |used| used.artifact().digest() == digest);
         }
-        tracing::error!(policy.name = name, policy.digest = digest, failure, "policy put into quarantine");
-        let config = entry.used.take().map(|used| used.loaded.config().clone());
-        self.quarantine.insert(digest.clone(), failure.clone());
+        let failing = std::mem::take(&mut self.shown.write().failing);
+        for Failing { loaded, failure } in failing {
+            // Not by its digest: the same bytes may have been removed and dropped anew since.
+            let is_it = |used: &Loaded| Arc::ptr_eq(used.artifact(), loaded.artifact());
+            self.put_into_quarantine(&loaded.identity().name, &failure, is_it);
+        }
+    }
+
+    /// Puts the version in use of a name into quarantine, if it is the one: its name falls back to the embedded policy, or
+    /// to none, and so does every other name with a file of the same bytes.
+    fn put_into_quarantine(&mut self, name: &str, failure: &str, is_it: impl Fn(&Loaded) -> bool) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let Some(used) = entry.used.take_if(|used| is_it(&used.loaded)) else { return };
+        let digest = used.loaded.artifact().digest().to_owned();
+        self.quarantine.insert(digest.clone(), failure.to_owned());
         self.save_quarantine();
+        // Whoever loaded it for another use is told from now on, too.
+        self.candidates.retain(|_, candidate| {
+            candidate.as_ref().map_or(true, |loaded| loaded.artifact().digest() != digest)
+        });
+        self.leave_to_quarantine(name, &used, failure);
+        let is_alike =
+            |used: &Used| used.source != Source::Embedded && used.loaded.artifact().digest() == digest;
+        let alike = self.entries.iter().filter(|(_, entry)| entry.used.as_ref().is_some_and(is_alike));
+        for other in alike.map(|(other, _)| other.clone()).collect::<Vec<_>>() {
+            let used = self.entries.get_mut(&other).and_then(|entry| entry.used.take());
+            if let Some(used) = used {
+                self.leave_to_quarantine(&other, &used, failure);
+            }
+        }
+    }
+
+    /// Notes that a version is not in use any more, which was taken out of its entry.
+    fn leave_to_quarantine(&mut self, name: &str, used: &Used, failure: &str) {
+        let (digest, config) = (used.loaded.artifact().digest(), used.loaded.config());
+        tracing::error!(policy.name = name, policy.digest = digest, failure, "policy put into quarantine");
+        let failure = failure.to_owned();
         let left = Left { by: Way::Quarantined, reason: Some(failure.clone()), at: self.clock.now().0 };
-        if let Err(error) = self.keep.retire(&name, &left) {
+        if let Err(error) = self.keep.retire(name, &left) {
             tracing::error!(policy.name = name, %error, "cannot forget the last good version");
         }
-        self.refuse(&name, &digest, config.as_ref(), &Refusal::Quarantined { failure });
+        self.refuse(name, digest, Some(config), &Refusal::Quarantined { failure });
     }
 
     pub(super) fn save_quarantine(&self) {

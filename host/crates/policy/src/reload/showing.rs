@@ -30,6 +30,8 @@ impl Task {
         let bindings = self.effective_bindings();
         let loaded: BTreeMap<_, _> =
             self.entries.keys().filter_map(|name| Some((name.clone(), self.answering(name)?))).collect();
+        let unusable = self.entries.keys().filter_map(|name| Some((name.clone(), self.unanswered(name)?)));
+        let unusable = unusable.collect();
         let candidates = self.candidates.iter();
         let candidates =
             candidates.filter_map(|(name, loaded)| Some((name.clone(), loaded.as_ref().ok()?.clone())));
@@ -41,6 +43,8 @@ impl Task {
             shown.statuses = statuses;
             shown.bindings = bindings;
             shown.loaded = loaded;
+            shown.unusable = unusable;
+            shown.proving = self.prover.names();
             shown.candidates = candidates.collect();
             shown.probations = self.probations.values().cloned().collect();
             shown.canary = self.canary.as_ref().map(|canary| canary.probation.clone());
@@ -71,7 +75,7 @@ impl Task {
             plans: no_decisions(),
             candidate: self.keep.candidate(name).map(|version| self.show_candidate(name, version)),
             versions: self.show_versions(name, entry.used.as_ref()),
-            promotion: self.state.promotions.get(name).map(show_promotion),
+            promotion: self.state.promotions.get(name).map(|promotion| self.show_promotion(name, promotion)),
             canary: self.show_canary(name),
         };
         if let Some(Used { loaded, source, load_ms, .. }) = &entry.used {
@@ -90,6 +94,8 @@ impl Task {
             status.source = Source::Embedded;
             self.embedded_digest(name).unwrap_or_default().clone_into(&mut status.digest);
             status.size_bytes = policy.wasm.len() as u64;
+        } else if entry.problem.is_none() && self.prover.is_at(name) {
+            status.state = State::Proving;
         } else if entry.problem.is_none() {
             status.state = if status.candidate.is_some() { State::Candidate } else { State::Removed };
         }
@@ -145,6 +151,26 @@ impl Task {
         versions
     }
 
+    fn show_promotion(&self, name: &str, promotion: &state::Promotion) -> Promotion {
+        let former = promotion.former.as_ref().filter(|_| promotion.replaces);
+        Promotion {
+            state: promotion.state,
+            digest: promotion.digest.clone(),
+            config: promotion.config.clone(),
+            budget: Allowance { failures_max: promotion.failures_max, decisions: promotion.decisions },
+            asked: promotion.asked,
+            failed: promotion.failed,
+            from: Former {
+                digest: former.map(|former| former.digest.clone()),
+                config: former.map(|former| former.config.clone()),
+                bindings: promotion.undo.clone(),
+                problem: self.missing(name, promotion),
+            },
+            reason: promotion.reason.clone(),
+            at: promotion.at_ms,
+        }
+    }
+
     fn show_canary(&self, name: &str) -> Option<CanaryStatus> {
         match &self.canary {
             Some(canary) if canary.probation.identity().name == name => {
@@ -161,23 +187,4 @@ impl Task {
 
 pub(super) fn is_empty(config: &Value) -> bool {
     config.as_object().is_some_and(serde_json::Map::is_empty)
-}
-
-fn show_promotion(promotion: &state::Promotion) -> Promotion {
-    let former = promotion.former.as_ref().filter(|_| promotion.replaces);
-    Promotion {
-        state: promotion.state,
-        digest: promotion.digest.clone(),
-        config: promotion.config.clone(),
-        budget: Allowance { failures_max: promotion.failures_max, decisions: promotion.decisions },
-        asked: promotion.asked,
-        failed: promotion.failed,
-        from: Former {
-            digest: former.map(|former| former.digest.clone()),
-            config: former.map(|former| former.config.clone()),
-            bindings: promotion.undo.clone(),
-        },
-        reason: promotion.reason.clone(),
-        at: promotion.at_ms,
-    }
 }

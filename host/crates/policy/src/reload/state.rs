@@ -5,19 +5,21 @@
 //! altogether or not at all: once the file names the change, a host that is killed carries it out when it starts again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::folder::{Prints, open_regular};
 use super::keep::{Version, replace};
 use crate::probation::Budget;
 use crate::status::{Bindings, PromotionState, Rebind};
 
 /// No policy can have this name.
 const FILE: &str = "_state.json";
+/// Most promotions kept that are over; what ended longest ago goes first.
+const ENDED_MAX: usize = 100;
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,7 +29,7 @@ pub(super) struct State {
     pub settings: Roles,
     /// Who serves what.
     pub bindings: Bindings,
-    /// The last promotion of each name.
+    /// The last promotion of each name, as far as it is kept.
     pub promotions: BTreeMap<String, Promotion>,
     /// A change of the folder that may be half done.
     pub installing: Option<Installing>,
@@ -48,6 +50,16 @@ pub(super) struct Installing {
     pub version: Option<Version>,
     /// The candidate there is afterwards.
     pub candidate: Option<Version>,
+    /// The files it found, and those it leaves; absent in what a former build wrote.
+    #[serde(default)]
+    pub files: Option<Between>,
+}
+
+/// The files of a name before and after a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Between {
+    pub before: Prints,
+    pub after: Prints,
 }
 
 /// A version that was put into service on trial.
@@ -64,12 +76,18 @@ pub(super) struct Promotion {
     pub decisions: u32,
     pub asked: u32,
     pub failed: u32,
+    /// Whether its budget is spent: it is not asked any more, whatever keeps it from being taken back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spent: bool,
     /// Whether the name had another version before, or none: it is taken back then.
     pub replaces: bool,
     /// The files that version had; `None` had none.
     pub former: Option<Version>,
     /// What was bound otherwise before.
     pub undo: Rebind,
+    /// What other policies had in use that are bound again then, as far as they had files.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub others: BTreeMap<String, Version>,
     /// After a rollback by hand: what that took from it, to go forth again.
     #[serde(default)]
     pub redo: Rebind,
@@ -101,6 +119,16 @@ impl Promotion {
         }
     }
 
+    /// Returns the other policies that its way back leads to, and whether one of them serves scoring then.
+    pub(super) fn leads_to(&self, name: &str, bindings: &Bindings) -> BTreeMap<String, bool> {
+        let Rebind { scoring, claiming, groups, .. } = self.way_back(name, bindings);
+        let plans = claiming.into_iter().chain(groups.into_values().flatten()).map(|other| (other, false));
+        let mut others: BTreeMap<_, _> = plans.collect();
+        others.extend(scoring.map(|other| (other, true)));
+        others.remove(name);
+        others
+    }
+
     pub(super) fn budget(&self) -> Budget {
         Budget { failures_max: self.failures_max, decisions: self.decisions, renews: false }
     }
@@ -117,8 +145,9 @@ impl State {
     /// Reads what was stored, for settings that may say something else by now.
     pub(super) fn load(folder: &Path, settings: Roles) -> Self {
         let path = folder.join(FILE);
-        let stored = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice::<Self>(&bytes).map_err(|error| error.to_string()),
+        let mut bytes = Vec::new();
+        let stored = match open_regular(&path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+            Ok(_) => serde_json::from_slice::<Self>(&bytes).map_err(|error| error.to_string()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error.to_string()),
         };
@@ -149,7 +178,10 @@ impl State {
     /// Returns the components that it depends on: names and digests.
     pub(super) fn pins(&self) -> BTreeSet<(String, String)> {
         let former = self.promotions.iter().filter(|(_, promotion)| promotion.is_running());
-        let former = former.filter_map(|(name, promotion)| Some((name, promotion.former.as_ref()?)));
+        let former = former.flat_map(|(name, promotion)| {
+            let own = promotion.former.iter().map(move |version| (name, version));
+            own.chain(&promotion.others)
+        });
         let installing =
             self.installing.iter().filter_map(|change| Some((&change.name, change.version.as_ref()?)));
         former.chain(installing).map(|(name, version)| (name.clone(), version.digest.clone())).collect()
@@ -171,6 +203,30 @@ impl State {
         }
     }
 
+    /// Returns the names on trial whose way back leads to another policy.
+    pub(super) fn returning_to(&self, other: &str) -> Vec<String> {
+        let running = self.promotions.iter().filter(|(_, promotion)| promotion.is_running());
+        let leads = |(name, promotion): &(&String, &Promotion)| {
+            promotion.leads_to(name, &self.bindings).contains_key(other)
+        };
+        running.filter(leads).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Forgets promotions that are over and that nobody can ask for: of names that are not known any more, and beyond
+    /// [`ENDED_MAX`]. Returns how many.
+    pub(super) fn forget_ended(&mut self, is_known: impl Fn(&str) -> bool) -> usize {
+        let before = self.promotions.len();
+        self.promotions.retain(|name, promotion| promotion.is_running() || is_known(name));
+        let ended = self.promotions.iter().filter(|(_, promotion)| !promotion.is_running());
+        let mut ended: Vec<_> = ended.map(|(name, promotion)| (promotion.at_ms, name.clone())).collect();
+        ended.sort();
+        let many = ended.len().saturating_sub(ENDED_MAX);
+        for (_, name) in ended.into_iter().take(many) {
+            self.promotions.remove(&name);
+        }
+        before - self.promotions.len()
+    }
+
     /// Returns the names on trial that a change of bindings would make a way back lead to.
     pub(super) fn on_trial(&self, undo: &Rebind) -> BTreeSet<String> {
         let names = undo.scoring.iter().chain(&undo.claiming).chain(undo.groups.values().flatten());
@@ -181,6 +237,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;
@@ -204,9 +262,11 @@ mod tests {
             decisions: 1000,
             asked: 0,
             failed: 0,
+            spent: false,
             replaces: false,
             former: None,
             undo,
+            others: BTreeMap::new(),
             redo: Rebind::default(),
             reason: None,
             at_ms: 1,
@@ -244,6 +304,14 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_in_place_of_the_file_holds_nobody_up() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let made = std::process::Command::new("mkfifo").arg(folder.path().join(FILE)).status();
+        assert!(made.expect("there is a mkfifo command").success());
+        assert_eq!(State::load(folder.path(), roles("p2c", "sticky")), fresh());
+    }
+
+    #[test]
     fn a_promotion_leaves_alone_what_was_bound_by_hand_since() {
         let mut state = fresh();
         let mut wish = scoring("mine");
@@ -262,6 +330,45 @@ mod tests {
             (state.promotions["mine"].state, state.promotions["mine"].at_ms),
             (PromotionState::Superseded, 4)
         );
+    }
+
+    #[test]
+    fn promotions_that_are_over_are_kept_within_bounds() {
+        let mut state = fresh();
+        let ended = |at_ms| Promotion { state: PromotionState::Passed, at_ms, ..promotion(scoring("p2c")) };
+        state.promotions.insert("runs".to_owned(), Promotion { at_ms: 0, ..promotion(Rebind::default()) });
+        state.promotions.insert("gone".to_owned(), ended(9999));
+        for at in 0..ENDED_MAX as u64 {
+            state.promotions.insert(format!("p{at}"), ended(at));
+        }
+        let is_known = |name: &str| name != "gone" && name != "runs";
+        assert_eq!(state.forget_ended(is_known), 1, "there is nothing that it could be shown with");
+        assert_eq!(state.forget_ended(is_known), 0);
+        state.promotions.insert("new".to_owned(), ended(5000));
+        assert_eq!(state.forget_ended(is_known), 1);
+        assert!(!state.promotions.contains_key("p0"), "the oldest is out");
+        assert!(state.promotions.contains_key("p1") && state.promotions.contains_key("runs"));
+        assert_eq!(state.promotions.len(), ENDED_MAX + 1);
+    }
+
+    #[test]
+    fn a_way_back_leads_to_what_was_bound_before() {
+        let mut state = fresh();
+        let groups: BTreeMap<_, _> =
+            [("g".to_owned(), Some("greedy".to_owned())), ("h".to_owned(), None)].into();
+        let own = ["g", "h"].map(|group| (group.to_owned(), Some("mine".to_owned())));
+        state.bindings.apply(&Rebind { groups: own.into(), ..scoring("mine") });
+        let way_back = promotion(Rebind { groups, ..scoring("p2c") });
+        state.promotions.insert("mine".to_owned(), way_back);
+        let mine = ["mine".to_owned()];
+        for (other, expected) in [("p2c", &mine[..]), ("greedy", &mine[..]), ("mine", &[]), ("sticky", &[])] {
+            assert_eq!(state.returning_to(other), expected, "{other}");
+        }
+        // What is bound by hand since is not bound again.
+        state.rebind(&scoring("weighted"), 2);
+        assert_eq!((state.returning_to("p2c").len(), state.returning_to("greedy").len()), (0, 1));
+        state.promotions.get_mut("mine").expect("there").end(PromotionState::Passed, None, 3);
+        assert!(state.returning_to("greedy").is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The task's own work: look at the folder, prove what is new, remember what was refused.
+//! The task's own work: look at the folder, have proven what is new, remember what was refused.
 //!
 //! Invariant: a crash in one piece of work ends that piece only. The task goes on, and nobody is told that it was done.
 
@@ -15,9 +15,12 @@ use serde_json::Value;
 
 use super::acts::Cause;
 use super::back::Suspended;
-use super::folder::{Folder, Found, Look};
+use super::folder::{Folder, Found, Look, Stamp};
 use super::keep::{Keep, Version};
+use super::life::{Gone, Life};
 use super::manager::{Embedded, Message, Settings, Shown};
+use super::plain::Plain;
+use super::proving::Prover;
 use super::seating::Seated;
 use super::signed::Signatures;
 use super::state::State;
@@ -28,14 +31,11 @@ use crate::probation::Probation;
 use crate::proof;
 use crate::refusal::Refusal;
 use crate::runtime::Runtime;
-use crate::seat::{Alarm, OwnedRequest, ScoringFactory as _, ScoringHost};
+use crate::seat::{Alarm, OwnedRequest, ScoringHost};
 use crate::status::{CanaryStatus, Left, Problem, Report, Source, Way};
 
 /// How long a burst of file events may go on before the folder is looked at.
 const GATHER: Duration = Duration::from_millis(20);
-
-/// What a reload says that crashed.
-const CRASHED: &str = "the policies' task crashed at the look at the folder; the log of the host says where";
 
 /// One policy name.
 #[derive(Default)]
@@ -44,6 +44,15 @@ pub(super) struct Entry {
     pub(super) problem: Option<Problem>,
     /// Digest and configuration of what was refused last: not tried again and again.
     pub(super) refused: Option<(String, Value)>,
+    /// The same of what may pass the next time, and when that was: it is tried again, but not all the time.
+    pub(super) put_off: Option<(String, Value, Timestamp)>,
+}
+
+/// Somebody who waits for the end of a look at the folder.
+pub(super) struct Reload {
+    pub(super) reply: SyncSender<Report>,
+    /// What changed since.
+    pub(super) changed: Vec<String>,
 }
 
 /// The version in use under one name.
@@ -85,8 +94,7 @@ impl From<Used> for Proven {
 pub(super) struct Task {
     pub(super) settings: Settings,
     pub(super) runtime: Arc<Runtime>,
-    pub(super) embedded: Vec<Embedded>,
-    pub(super) embedded_digests: BTreeMap<&'static str, String>,
+    pub(super) plain: Arc<Plain>,
     pub(super) host: Arc<dyn ScoringHost>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) folder: Folder,
@@ -99,6 +107,10 @@ pub(super) struct Task {
     pub(super) is_state_unsaved: bool,
     /// Candidates that were needed: loaded, or why they cannot be.
     pub(super) candidates: BTreeMap<String, Result<Arc<Loaded>, String>>,
+    /// Proofs of what lies in the folder.
+    pub(super) prover: Prover,
+    /// Who waits until those are over.
+    pub(super) reloads: Vec<Reload>,
     /// What was proven before its files were put into the folder.
     pub(super) proven: Option<Proven>,
     /// Why the version in use of a name is being replaced.
@@ -107,6 +119,12 @@ pub(super) struct Task {
     pub(super) formers: Vec<Proven>,
     /// Versions that are being taken back, by name.
     pub(super) suspended: BTreeMap<String, Suspended>,
+    /// Why the change of the folder that was cut short is not finished yet.
+    pub(super) blocked: Option<Blocked>,
+    /// When versions were to be taken back last that could not be, by name.
+    pub(super) blocked_returns: BTreeMap<String, Timestamp>,
+    /// What the handle knows of this task.
+    pub(super) life: Arc<Life>,
     /// The error budgets of versions on trial.
     pub(super) probations: BTreeMap<String, Arc<Probation>>,
     /// When the counts of the budgets were stored last.
@@ -129,9 +147,17 @@ pub(super) struct Task {
     pub(super) present: BTreeSet<String>,
 }
 
+/// A change of the folder that was cut short and cannot be finished.
+pub(super) struct Blocked {
+    pub(super) error: String,
+    /// The files as they were then: who drops others overrules it. `None` if the folder was not there.
+    pub(super) stamp: Option<Stamp>,
+    pub(super) tried_at: Timestamp,
+}
+
 /// A version that came into use.
 pub(super) struct Unsaved {
-    name: String,
+    pub(super) name: String,
     /// Its component, unless that is stored already.
     pub(super) wasm: Option<Vec<u8>>,
     version: Version,
@@ -142,8 +168,8 @@ pub(super) struct Unsaved {
 
 impl Task {
     pub(super) fn boot(&mut self) {
-        self.folder.tidy();
-        self.redo();
+        self.folder.tidy(self.state.installing.as_ref().map(|unfinished| unfinished.name.as_str()));
+        self.set_booting(true);
         self.resume_trials();
         self.rewatch();
         if !self.reconcile().waiting.is_empty() {
@@ -152,17 +178,30 @@ impl Task {
             self.reconcile();
         }
         let good = self.keep.records().iter().filter(|(_, record)| record.good.is_some());
-        let gone: Vec<_> =
-            good.map(|(name, _)| name).filter(|name| !self.present.contains(*name)).cloned().collect();
+        let interrupted = self.interrupted();
+        let is_gone = |name: &&String| !self.present.contains(*name) && !interrupted.contains_key(*name);
+        let gone: Vec<_> = good.map(|(name, _)| name).filter(is_gone).cloned().collect();
         for name in gone {
             // The file was deleted while the host was down.
             self.retire(&name, Way::Removed);
+        }
+        self.set_booting(false);
+        self.forget_promotions();
+        // What plans for groups is loaded before the first one comes.
+        let claiming = self.effective_bindings().claiming;
+        if let Err(reason) = self.serving_of(&claiming) {
+            tracing::warn!(
+                policy.name = claiming,
+                reason,
+                "the bound claiming policy cannot serve, the fallback plans"
+            );
         }
         self.show();
         self.judge();
     }
 
     pub(super) fn run(mut self, receiver: &Receiver<Message>) {
+        let _end = End(self.life.clone());
         let mut pause = self.pause();
         loop {
             let message = match receiver.recv_timeout(pause) {
@@ -170,9 +209,13 @@ impl Task {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            pause = match self.guard(|task| task.turn(message, receiver)) {
-                Some(ControlFlow::Continue(())) => self.pause(),
-                Some(ControlFlow::Break(())) => return,
+            let turn = self.guard(|task| match task.turn(message, receiver) {
+                ControlFlow::Continue(()) => Some(task.pause()),
+                ControlFlow::Break(()) => None,
+            });
+            pause = match turn {
+                Some(Some(pause)) => pause,
+                Some(None) => return,
                 // What crashed is due again soon; it must not keep the machine busy.
                 None => self.settings.poll,
             };
@@ -185,6 +228,7 @@ impl Task {
         let done = catch_unwind(AssertUnwindSafe(|| work(self)));
         done.inspect_err(|_| {
             tracing::error!("the policies' task crashed at one of its works; it goes on with the next one");
+            self.life.crash(self.clock.now());
             // They were about that work only.
             (self.proven, self.cause) = (None, None);
         })
@@ -193,7 +237,7 @@ impl Task {
 
     /// Handles a message and those behind it, and looks at everything once.
     fn turn(&mut self, message: Option<Message>, receiver: &Receiver<Message>) -> ControlFlow<()> {
-        let mut replies = Vec::new();
+        let mut is_asked = false;
         let mut works = Vec::new();
         let mut gather = matches!(message, Some(Message::Changed { closed: false, .. }));
         let mut next = message;
@@ -203,15 +247,12 @@ impl Task {
                     gather &= !closed;
                     self.folder.note(&path, closed);
                 }
-                Some(Message::Reload(reply)) => replies.push(reply),
-                Some(Message::Work(work)) => works.push(work),
-                Some(Message::Use(name, reply)) => {
-                    self.guard(|task| {
-                        let loaded = task.serving_of(&name);
-                        task.show();
-                        drop(reply.try_send(loaded));
-                    });
+                Some(Message::Reload(reply)) => {
+                    is_asked = true;
+                    self.reloads.push(Reload { reply, changed: Vec::new() });
                 }
+                Some(Message::Proven(done)) => self.take_proof(*done),
+                Some(Message::Work(work)) => works.push(work),
                 Some(Message::FolderGone) => self.watch = None,
                 Some(Message::Stop) => return ControlFlow::Break(()),
                 Some(Message::Look) | None => {}
@@ -230,10 +271,11 @@ impl Task {
             }
         }
         self.rewatch();
-        if !replies.is_empty() {
+        if is_asked {
             // Whoever asks wants what was refused to be tried again: it may have been refused for want of time.
-            self.entries.values_mut().for_each(|entry| entry.refused = None);
+            self.entries.values_mut().for_each(|entry| (entry.refused, entry.put_off) = (None, None));
             self.candidates.retain(|_, candidate| candidate.is_ok());
+            self.try_again();
         }
         let report = self.guard(Self::reconcile);
         for work in works {
@@ -242,10 +284,7 @@ impl Task {
         self.guard(Self::judge);
         self.guard(Self::run_trial);
         self.guard(Self::store_counts);
-        for reply in replies {
-            let crashed = || Report { error: Some(CRASHED.to_owned()), ..Report::default() };
-            drop(reply.try_send(report.clone().unwrap_or_else(crashed)));
-        }
+        self.answer_reloads(&report.unwrap_or_else(|| Report::gone(Gone::Crashed)));
         ControlFlow::Continue(())
     }
 
@@ -279,6 +318,7 @@ impl Task {
     }
 
     pub(super) fn reconcile(&mut self) -> Report {
+        self.redo();
         let now = self.clock.now();
         let looks = match self.folder.look(now) {
             Ok(looks) => looks,
@@ -297,9 +337,17 @@ impl Task {
             tracing::info!("the policies folder is back");
         }
         self.present = looks.keys().cloned().collect();
+        self.prover.begin_look();
         let mut report = Report::default();
         let names: BTreeSet<String> = self.entries.keys().chain(looks.keys()).cloned().collect();
-        for name in names {
+        let interrupted = self.interrupted();
+        for name in names.union(&interrupted.keys().cloned().collect()).cloned() {
+            // Its files may be half changed, or those of a version that was to go: what served before goes on.
+            if let Some((digest, refusal)) = interrupted.get(&name) {
+                self.refuse(&name, digest, None, refusal);
+                self.restore(&name);
+                continue;
+            }
             match looks.get(&name) {
                 None => self.absent(&name, &mut report),
                 Some(Look::Waiting) => {
@@ -315,7 +363,8 @@ impl Task {
             }
         }
         self.is_waiting = !report.waiting.is_empty();
-        self.follow_versions(&report.waiting);
+        self.prove_next();
+        self.follow_versions(&[report.waiting.clone(), self.prover.names()].concat());
         self.shown.write().reloads.changed += report.changed.len() as u64;
         self.fill_seat();
         self.save();
@@ -370,6 +419,10 @@ impl Task {
             .as_ref()
             .is_some_and(|used| used.loaded.config().as_object().is_some_and(|config| !config.is_empty()));
         if !had_file && !was_configured {
+            // It was never proven.
+            if !is_embedded && entry.used.is_none() {
+                self.entries.remove(name);
+            }
             return;
         }
         let digests = [
@@ -389,13 +442,37 @@ impl Task {
             self.remember(name, used.into());
         }
         let before = self.quarantine.len();
-        digests.into_iter().flatten().for_each(|digest| drop(self.quarantine.remove(&digest)));
+        for digest in digests.into_iter().flatten() {
+            if !self.is_dropped(&digest) {
+                self.quarantine.remove(&digest);
+            }
+        }
         if self.quarantine.len() != before {
+            self.candidates.retain(|_, candidate| candidate.is_ok());
             self.save_quarantine();
         }
         self.retire(name, Way::Removed);
         tracing::info!(policy.name = name, embedded = is_embedded, "policy file removed");
+        if !is_embedded && self.cause.as_ref().is_none_or(|(ordered, _)| ordered != name) {
+            for promoted in self.state.returning_to(name) {
+                tracing::warn!(
+                    policy.name = name,
+                    promoted,
+                    "a promotion on trial would return to the policy whose file was removed; its status says what then"
+                );
+            }
+        }
         report.changed.push(name.to_owned());
+    }
+
+    /// Says whether a name has a file with this digest.
+    fn is_dropped(&self, digest: &str) -> bool {
+        let is_used =
+            |used: &Used| used.source != Source::Embedded && used.loaded.artifact().digest() == digest;
+        self.entries.values().any(|entry| {
+            entry.problem.as_ref().is_some_and(|problem| problem.digest == digest)
+                || entry.used.as_ref().is_some_and(is_used)
+        })
     }
 
     fn found(&mut self, name: &str, found: &Found, report: &mut Report) {
@@ -422,7 +499,7 @@ impl Task {
         if is_used {
             if let Some(entry) = self.entries.get_mut(name) {
                 entry.problem = None;
-                entry.refused = None;
+                (entry.refused, entry.put_off) = (None, None);
             }
             return;
         }
@@ -430,9 +507,23 @@ impl Task {
         if refused.is_some_and(|(other, config)| *other == digest && *config == found.config) {
             return;
         }
-        let proven = match self.quarantine.get(&digest) {
-            Some(failure) => Err(Refusal::Quarantined { failure: failure.clone() }),
-            None => self.prove(name, &digest, found),
+        let put_off = self.entries.get(name).and_then(|entry| entry.put_off.as_ref());
+        let is_early = |tried_at: Timestamp| self.clock.now().since(tried_at) < self.settings.poll;
+        if put_off.is_some_and(|(other, config, tried_at)| {
+            *other == digest && *config == found.config && is_early(*tried_at)
+        }) {
+            return;
+        }
+        let proof = match self.quarantine.get(&digest) {
+            Some(failure) => Some(Err(Refusal::Quarantined { failure: failure.clone() })),
+            None => self.proof_of(name, &digest, found),
+        };
+        let Some(proven) = proof else {
+            self.entries.entry(name.to_owned()).or_default();
+            if self.is_put_off(name) {
+                self.restore(name);
+            }
+            return;
         };
         match proven {
             Ok((proven, wasm)) => {
@@ -459,36 +550,6 @@ impl Task {
         }
     }
 
-    /// Loads, configures and self-tests, unless that was done before; returns the component too, if it is to be stored.
-    fn prove(
-        &mut self,
-        name: &str,
-        digest: &str,
-        found: &Found,
-    ) -> Result<(Proven, Option<Vec<u8>>), Refusal> {
-        let is_found =
-            |loaded: &Loaded| loaded.artifact().digest() == digest && *loaded.config() == found.config;
-        if let Some(proven) =
-            self.proven.take_if(|proven| proven.loaded.identity().name == name && is_found(&proven.loaded))
-        {
-            let embedded = self.embedded(name).filter(|_| self.is_embedded(name, digest));
-            return Ok((proven, embedded.map(|policy| policy.wasm.to_vec())));
-        }
-        let begun = self.clock.now();
-        let wasm = found
-            .wasm
-            .as_ref()
-            .map(|component| component.read(self.runtime.limits().artifact_bytes))
-            .transpose()?;
-        let artifact = self.artifact(name, wasm.as_deref())?;
-        let loaded = artifact.configured(name, found.config.clone())?;
-        proof::run(&loaded, &*self.clock)?;
-        prove_live(&loaded, &*self.host, &*self.clock)?;
-        let load_ms = millis(self.clock.now().since(begun));
-        let wasm = wasm.or_else(|| self.embedded(name).map(|policy| policy.wasm.to_vec()));
-        Ok((Proven { loaded: Arc::new(loaded), signatures: found.signatures.clone(), load_ms }, wasm))
-    }
-
     /// Compiles, unless the version in use has the same bytes and only its configuration changed.
     fn artifact(&self, name: &str, wasm: Option<&[u8]>) -> Result<Arc<Artifact>, Refusal> {
         let bytes = wasm.or_else(|| self.embedded(name).map(|policy| policy.wasm)).unwrap_or_default();
@@ -508,7 +569,10 @@ impl Task {
         let entry = self.entries.entry(name.to_owned()).or_default();
         // What may work the next time is tried again.
         let is_final = !refusal.is_retryable();
-        entry.refused = config.filter(|_| is_final).map(|config| (digest.to_owned(), config.clone()));
+        let refused = config.map(|config| (digest.to_owned(), config.clone()));
+        let now = self.clock.now();
+        entry.put_off = refused.clone().filter(|_| !is_final).map(|(digest, config)| (digest, config, now));
+        entry.refused = refused.filter(|_| is_final);
         if entry.problem.as_ref() != Some(&problem) {
             tracing::warn!(
                 policy.name = name,
@@ -617,11 +681,20 @@ impl Task {
 
     /// Returns the digest of the component compiled into the host under that name.
     pub(super) fn embedded_digest(&self, name: &str) -> Option<&str> {
-        self.embedded_digests.get(name).map(String::as_str)
+        self.plain.digest(name)
     }
 
     pub(super) fn embedded(&self, name: &str) -> Option<Embedded> {
-        self.embedded.iter().copied().find(|policy| policy.name == name)
+        self.plain.of(name)
+    }
+}
+
+/// Notes that the task is over, however it ended.
+struct End(Arc<Life>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -4,6 +4,7 @@
 //! answers until that is done. A version that was taken back is never the last good one, even if nothing can be used in
 //! its place.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::acts::{Cause, Install, TakenBackBy};
@@ -13,7 +14,7 @@ use super::showing::is_empty;
 use super::state::{Promotion, State};
 use super::task::{Proven, Task};
 use crate::probation::{Probation, Verdict};
-use crate::seat::{Identity, ScoringFactory as _};
+use crate::seat::{self, Identity, ScoringFactory as _};
 use crate::status::{CanaryStatus, Left, PromotionState, Way};
 
 impl Task {
@@ -78,9 +79,9 @@ impl Task {
                 **probation.identity() == identity && probation.budget() == promotion.budget()
             });
             let probation = present.unwrap_or_else(|| {
-                let counts = (promotion.asked, promotion.failed);
+                let (counts, is_spent) = ((promotion.asked, promotion.failed), promotion.spent);
                 let (identity, alarm) = (Arc::new(identity), self.alarm.clone());
-                Arc::new(Probation::resumed(identity, promotion.budget(), alarm, counts))
+                Arc::new(Probation::resumed(identity, promotion.budget(), alarm, counts, is_spent))
             });
             self.probations.insert(name.clone(), probation);
         }
@@ -94,6 +95,9 @@ impl Task {
             .map(|(name, probation)| (name.clone(), probation.verdict()))
             .filter(|(_, verdict)| *verdict != Verdict::Running)
             .collect();
+        self.blocked_returns.retain(|name, _| {
+            verdicts.iter().any(|(other, verdict)| (other, *verdict) == (name, Verdict::Spent))
+        });
         for (name, verdict) in verdicts {
             match verdict {
                 Verdict::Running => {}
@@ -119,11 +123,19 @@ impl Task {
     }
 
     fn give_back(&mut self, name: &str) {
+        let now = self.clock.now();
+        // Each try writes into the folder, which wakes this task.
+        if self.blocked_returns.get(name).is_some_and(|tried_at| now.since(*tried_at) < self.settings.poll) {
+            return;
+        }
         let Some(probation) = self.probations.get(name) else { return };
         let reason = self.reason(probation);
+        // First of all: whatever keeps it from being taken back, a restart must not ask it again.
+        self.keep_counts();
         if let Err(error) = self.return_to_former(name, TakenBackBy::Host, reason, None) {
-            // Tried again at the next look; the version is not asked meanwhile.
+            // Tried again now and then; the version is not asked meanwhile.
             tracing::error!(policy.name = name, %error, "cannot take a failing policy back, the fallback decides");
+            self.blocked_returns.insert(name.to_owned(), now);
         }
     }
 
@@ -158,14 +170,21 @@ impl Task {
         reason: String,
         proven: Option<Proven>,
     ) -> Result<(), Error> {
-        let now = self.clock.now().0;
-        let mut state = self.counted();
-        let Some(promotion) = state.promotions.get_mut(name) else { return Ok(()) };
         let (ended, came, left) = match by {
             TakenBackBy::Host => (PromotionState::Returned, Way::Returned, Way::TakenBack),
             TakenBackBy::Hand => (PromotionState::RolledBack, Way::RolledBack, Way::RolledBack),
         };
-        promotion.end(ended, Some(reason.clone()), now);
+        let began = self.state.promotions.get(name).map(|promotion| promotion.state);
+        self.put_others_back(name, came)?;
+        let now = self.clock.now().0;
+        let mut state = self.counted();
+        let Some(promotion) = state.promotions.get_mut(name) else { return Ok(()) };
+        if began != Some(promotion.state) {
+            // What came into use meanwhile ended it.
+            return Err(Error::Overtaken(name.to_owned()));
+        }
+        let missing = self.unusable(&promotion.leads_to(name, &self.state.bindings));
+        promotion.end(ended, Some(reason.clone() + &missing), now);
         let undo = promotion.way_back(name, &self.state.bindings);
         promotion.redo = self.state.bindings.difference(&undo);
         promotion.undo = undo.clone();
@@ -195,7 +214,98 @@ impl Task {
         if replaces && by == TakenBackBy::Host {
             self.forsake(name);
         }
+        if !missing.is_empty() {
+            tracing::error!(policy.name = name, missing, "what was bound before the promotion cannot serve");
+        }
         Ok(())
+    }
+
+    /// Puts versions of other policies back that are to be bound again and whose files are gone.
+    fn put_others_back(&mut self, name: &str, came: Way) -> Result<(), Error> {
+        let Some(promotion) = self.state.promotions.get(name).cloned() else { return Ok(()) };
+        for other in promotion.leads_to(name, &self.state.bindings).into_keys() {
+            let Some(version) = self.to_put_back(&other, &promotion) else { continue };
+            if let Err(refusal) = self.check_kept(&other, &version) {
+                tracing::error!(policy.name = other, promoted = name, %refusal, "what served before cannot be put back");
+                continue;
+            }
+            let install = Install {
+                name: other.clone(),
+                proven: self.former(&other).filter(|former| former.is_of(&version)).cloned(),
+                candidate: self.keep.candidate(&other).filter(|it| !it.is_same(&version)).cloned(),
+                version: Some(Version { at_ms: self.clock.now().0, ..version }),
+                wasm: None,
+                cause: Cause::new(came, Way::Removed),
+            };
+            self.carry_out(self.counted(), Some(install))?;
+            tracing::warn!(
+                policy.name = other,
+                promoted = name,
+                "put the policy back whose file was removed: the way back leads to it"
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns the version of a policy that is put back where a promotion returns to that policy; `None` if there is no need,
+    /// and if there was or is none.
+    fn to_put_back(&self, other: &str, promotion: &Promotion) -> Option<Version> {
+        if self.has_version(other) || self.present.contains(other) {
+            return None;
+        }
+        let before = promotion.others.get(other)?;
+        let latest = self.keep.versions(other).first().unwrap_or(before);
+        [latest, before].into_iter().find(|version| self.has_component(other, &version.digest)).cloned()
+    }
+
+    /// Says whether something can serve under a name.
+    fn has_version(&self, name: &str) -> bool {
+        self.embedded(name).is_some() || self.entries.get(name).is_some_and(|entry| entry.used.is_some())
+    }
+
+    /// Says what serves in place of a policy that has no version.
+    fn in_place(&self, scores: bool) -> String {
+        match scores {
+            true => format!("the default, `{}`, decides", self.settings.default_scoring),
+            false => "the fallback plans".to_owned(),
+        }
+    }
+
+    /// Says which policies that are to be bound again have no version, and what serves in their place; empty if none.
+    fn unusable(&self, others: &BTreeMap<String, bool>) -> String {
+        let missing = others.iter().filter(|(other, _)| !self.has_version(other));
+        let tell = |(other, scores): (&String, &bool)| {
+            let problem = self.entries.get(other).and_then(|entry| entry.problem.as_ref());
+            let problem = problem.map_or("it has no file", |problem| &problem.message);
+            let serves = self.in_place(*scores);
+            format!("; `{other}` is bound again, but cannot be used ({problem}): {serves}")
+        };
+        missing.map(tell).collect()
+    }
+
+    /// Says what is missing of the way back of a promotion on trial, and what becomes of that.
+    pub(super) fn missing(&self, name: &str, promotion: &Promotion) -> Option<String> {
+        if !promotion.is_running() {
+            return None;
+        }
+        let others = promotion.leads_to(name, &self.state.bindings);
+        let notes: Vec<_> = others
+            .into_iter()
+            .filter(|(other, _)| !self.has_version(other))
+            .map(|(other, scores)| match self.to_put_back(&other, promotion) {
+                Some(version) => {
+                    let label = seat::label(&version.digest, &version.config.to_string());
+                    format!(
+                        "`{other}` has no file any more; {label} is kept and put back if this is taken back"
+                    )
+                }
+                None => {
+                    let serves = self.in_place(scores);
+                    format!("`{other}` has no version that can be used; if this is taken back, {serves}")
+                }
+            })
+            .collect();
+        Some(notes.join("; ")).filter(|notes| !notes.is_empty())
     }
 
     /// Lets go of a version that was taken back, if what served before it cannot be used: the one compiled into the host,
@@ -252,6 +362,7 @@ impl Task {
         let overtaken: Vec<_> = running
             .filter(|(name, promotion)| {
                 !waiting.contains(name)
+                    && self.state.installing.as_ref().is_none_or(|change| change.name != **name)
                     && !self.is_in_use(name, &promotion.digest, &promotion.config)
                     && !self.is_half_returned(name, promotion)
             })
@@ -294,6 +405,7 @@ impl Task {
                     promotion.replaces = true;
                     (promotion.digest, promotion.config) = (version.digest, version.config);
                     (promotion.asked, promotion.failed, promotion.at_ms) = (0, 0, now);
+                    promotion.spent = false;
                 }
                 (over, _) => promotion.end(PromotionState::Superseded, over.map(str::to_owned), now),
             }
@@ -317,7 +429,7 @@ impl Task {
     }
 
     /// Returns the version in use of a name, the one compiled into the host included.
-    fn version_in_use(&self, name: &str, now_ms: u64) -> Option<Version> {
+    pub(super) fn version_in_use(&self, name: &str, now_ms: u64) -> Option<Version> {
         let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
         used.map(|used| used.version(now_ms)).or_else(|| self.plain_version(name, now_ms))
     }
@@ -328,9 +440,39 @@ impl Task {
         for (name, probation) in &self.probations {
             if let Some(promotion) = state.promotions.get_mut(name) {
                 (promotion.asked, promotion.failed) = probation.counts();
+                promotion.spent = probation.verdict() == Verdict::Spent;
             }
         }
         state
+    }
+
+    /// Stores the counts of versions on trial.
+    fn keep_counts(&mut self) {
+        let state = self.counted();
+        if state != self.state {
+            self.state = state;
+            self.store_state();
+        }
+    }
+
+    /// Forgets promotions that are over, within bounds.
+    pub(super) fn forget_promotions(&mut self) {
+        let mut state = self.state.clone();
+        if self.forget_ended(&mut state) > 0 {
+            self.state = state;
+            self.store_state();
+        }
+    }
+
+    /// The same in a state that is to be stored; returns how many were forgotten.
+    pub(super) fn forget_ended(&self, state: &mut State) -> usize {
+        let is_kept =
+            |name: &str| self.keep.candidate(name).is_some() || !self.keep.versions(name).is_empty();
+        let forgotten = state.forget_ended(|name| self.entries.contains_key(name) || is_kept(name));
+        if forgotten > 0 {
+            tracing::info!(forgotten, "promotions that were over long ago are forgotten");
+        }
+        forgotten
     }
 
     /// Stores the counts of versions on trial now and then, so that a restart is no new budget.
@@ -340,11 +482,7 @@ impl Task {
             return;
         }
         self.counted_at = now;
-        let state = self.counted();
-        if state != self.state {
-            self.state = state;
-            self.store_state();
-        }
+        self.keep_counts();
     }
 
     pub(super) fn store_state(&mut self) {

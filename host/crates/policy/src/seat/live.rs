@@ -136,9 +136,16 @@ impl Live {
             self.loads_revision = view.loads_revision;
             self.committed.clear();
             if instance.is_worn() {
-                let fresh = self.instance.insert(self.factory.make()?);
-                fresh.roster(view.roster)?;
-                fresh.refresh(view.loads)?;
+                match self.factory.make() {
+                    Ok(fresh) => {
+                        let fresh = self.instance.insert(fresh);
+                        fresh.roster(view.roster)?;
+                        fresh.refresh(view.loads)?;
+                    }
+                    // It is not broken: it serves on until there is room for another one.
+                    Err(Failure::NoRoom(_)) => {}
+                    Err(failure) => return Err(failure),
+                }
             }
         }
         Ok(())
@@ -164,6 +171,11 @@ impl Live {
     }
 
     fn failed(&mut self, view: View<'_>, request: &Request<'_>, failure: &Failure) {
+        if let Failure::NoRoom(_) = failure {
+            // It was not asked, so nothing is known against it.
+            self.last_failure = Some(failure.clone());
+            return;
+        }
         // An instance that returned an error lives on, but nobody knows whether it took `committed` in.
         self.loads_revision = 0;
         if !matches!(failure, Failure::Declared(_)) {
@@ -185,5 +197,109 @@ impl Live {
             },
             request: request.into(),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use fulcrum_core::scoring::{Loads, Proposal, Roster};
+
+    use super::*;
+    use crate::breaker::State;
+    use crate::seat::{ExplainedRow, Identity};
+
+    /// Makes worn instances while it has room; a client named `crash` ends one.
+    #[derive(Default)]
+    struct Factory {
+        identity: Arc<Identity>,
+        room: AtomicUsize,
+        made: AtomicUsize,
+    }
+
+    struct Worn;
+
+    impl ScoringFactory for Factory {
+        fn identity(&self) -> &Arc<Identity> {
+            &self.identity
+        }
+
+        fn make(&self) -> Result<Box<dyn ScoringPolicy>, Failure> {
+            let is_room = |room: usize| room.checked_sub(1);
+            if self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_room).is_err() {
+                return Err(Failure::NoRoom("it is full".to_owned()));
+            }
+            self.made.fetch_add(1, Ordering::Relaxed);
+            Ok(Box::new(Worn))
+        }
+    }
+
+    impl ScoringPolicy for Worn {
+        fn roster(&mut self, _: &Roster) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn refresh(&mut self, _: &Loads) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn recommend(&mut self, request: &Request<'_>, _: &[u32]) -> Result<Proposal, Failure> {
+            if request.client_id == "crash" {
+                return Err(Failure::Trap("as it was told".to_owned()));
+            }
+            Ok(Proposal { row: 0, score: 0.0 })
+        }
+
+        fn explain(&mut self, _: &Request<'_>, _: &[u32]) -> Result<Option<Vec<ExplainedRow>>, Failure> {
+            Ok(None)
+        }
+
+        fn is_worn(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn want_of_room_is_not_held_against_a_policy() {
+        let factory = Arc::new(Factory::default());
+        let staged = Staged {
+            factory: factory.clone(),
+            instance: Box::new(Worn),
+            roster_revision: 0,
+            probation: None,
+            is_last_resort: false,
+        };
+        let mut live = Live::new(staged);
+        let (roster, loads) = (Arc::<Roster>::default(), Loads::unknown(0));
+        let mut loads_revision = 0;
+        let mut ask = |live: &mut Live, client_id| {
+            // A heartbeat each time: that is when a worn instance would be replaced.
+            loads_revision += 1;
+            let view = View { roster: &roster, loads: &loads, roster_revision: 1, loads_revision };
+            let request = Request { client_id, ..Request::default() };
+            let asked = live.attempt(view, &request, |instance, _| instance.recommend(&request, &[]));
+            let outcome =
+                asked.expect("it is asked").map_or_else(|failure| failure.outcome(), |_| Outcome::Ok);
+            live.record(outcome, Timestamp(1), &(Arc::new(|| {}) as Alarm));
+            outcome
+        };
+        assert_eq!(ask(&mut live, ""), Outcome::Ok, "a worn instance serves on");
+        assert_eq!(ask(&mut live, "crash"), Outcome::Trap);
+        assert!(live.culprit.take().is_some());
+        for _ in 0..100 {
+            assert_eq!(ask(&mut live, ""), Outcome::Open);
+        }
+        let health = live.health();
+        assert_eq!((health.breaker, live.culprit.is_some()), (State::Closed, false));
+        let failure = health.last_failure.expect("it is told");
+        assert_eq!(failure.to_string(), "found no room for another instance: it is full");
+        factory.room.store(2, Ordering::Relaxed);
+        assert_eq!(ask(&mut live, ""), Outcome::Ok);
+        assert_eq!(
+            factory.made.load(Ordering::Relaxed),
+            2,
+            "a fresh one, and one in the place of the worn one"
+        );
     }
 }

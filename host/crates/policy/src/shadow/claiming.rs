@@ -1,6 +1,7 @@
 //! The candidate in the claiming role: plans the cycles that were planned, with each group's own configuration.
 //!
-//! Invariants: a plan that is compared is legal for its cycle; an instance that failed is never asked again.
+//! Invariants: a plan that is compared is legal for its cycle; an instance that failed is never asked again; at most the
+//! latest configuration has an instance, so that shadows keep to their share of the pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,9 @@ use crate::artifact::Loaded;
 use crate::claim::ClaimingPolicy;
 use crate::failure::{Failure, Outcome};
 use crate::fallback;
+use crate::places::Share;
 use crate::planner::merge;
+use crate::refusal::Refusal;
 use crate::seat::{Identity, ScoringFactory as _};
 use crate::tap::Claimed;
 
@@ -40,7 +43,7 @@ pub(super) struct Claimer {
 struct Configured {
     config: Value,
     /// The version, or why it does not take the configuration.
-    made: Result<Arc<Loaded>, String>,
+    made: Result<Arc<Loaded>, Refusal>,
     instance: Option<Box<dyn ClaimingPolicy>>,
 }
 
@@ -105,12 +108,13 @@ impl Claimer {
         let configured = self.configured(&claimed.wish.config);
         let loaded = match &configured.made {
             Ok(loaded) => loaded.clone(),
-            Err(text) => return (Err(Mishap::Refused(text.clone())), 0),
+            Err(refusal) => return (Err(Mishap::Refused(refusal.to_string())), 0),
         };
         let instance = match configured.instance.take() {
             Some(instance) => Ok(instance),
             None => {
-                loaded.make_claiming_within(patience).map(|made| Box::new(made) as Box<dyn ClaimingPolicy>)
+                let made = loaded.make_claiming_in(Share::Shadows, patience);
+                made.map(|made| Box::new(made) as Box<dyn ClaimingPolicy>)
             }
         };
         let mut instance = match instance {
@@ -143,7 +147,12 @@ impl Claimer {
     /// Returns the version for a group's own configuration, and makes it the latest.
     fn configured(&mut self, patch: &Value) -> &mut Configured {
         let config = self.config(patch);
+        // What may work a moment later is tried again.
+        self.configs.retain(|other| other.made.as_ref().err().is_none_or(|refusal| !refusal.is_retryable()));
         let at = self.configs.iter().position(|configured| configured.config == config);
+        if let Some(latest) = self.configs.last_mut().filter(|latest| latest.config != config) {
+            latest.instance = None;
+        }
         let configured = match at {
             Some(at) => self.configs.remove(at),
             None => {
@@ -153,8 +162,8 @@ impl Claimer {
                 let made = if config == *self.base.config() {
                     Ok(self.base.clone())
                 } else {
-                    let made = self.base.artifact().configured(&self.base.identity().name, config.clone());
-                    made.map(Arc::new).map_err(|refusal| refusal.to_string())
+                    let (name, artifact) = (&self.base.identity().name, self.base.artifact());
+                    artifact.configured_in(Share::Shadows, name, config.clone()).map(Arc::new)
                 };
                 Configured { config, made, instance: None }
             }
@@ -252,38 +261,14 @@ fn reason(plan: &Plan, partition: usize) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use fulcrum_core::claiming::{Claim, Member, Reason};
+    use fulcrum_core::claiming::Claim;
 
     use super::*;
     use crate::planner::{Planned, Wish};
 
     /// Two members; five partitions of one topic: m0 owns three, m1 one, one is free.
     fn cycle() -> Cycle {
-        let member = |id: &str| Member {
-            id: id.to_owned(),
-            zone: String::new(),
-            labels: Vec::new(),
-            capacity: 1.0,
-            since_ms: 0,
-            topics: vec![0],
-        };
-        Cycle {
-            group: "g".to_owned(),
-            members: vec![member("m0"), member("m1")],
-            topics: vec!["t".to_owned()],
-            places: vec![String::new()],
-            topic: vec![0; 5],
-            number: (10..15).collect(),
-            place: vec![0; 5],
-            owner: vec![0, 0, 0, 1, -1],
-            moving: vec![0; 5],
-            weight: vec![1.0; 5],
-            held_ms: vec![0; 5],
-            movement_budget: None,
-            reason: Reason::Join,
-            now_ms: 9,
-            seed: u64::MAX,
-        }
+        Cycle { number: (10..15).collect(), ..crate::testing::cycle(2, &[0, 0, 0, 1, -1]) }
     }
 
     fn plan(claims: &[(usize, usize)], releases: &[usize]) -> Plan {

@@ -17,6 +17,7 @@ use super::{Inbox, SCORED_LEN, Shadow};
 use crate::artifact::Loaded;
 use crate::breaker::Breaker;
 use crate::failure::Failure;
+use crate::places::Share;
 use crate::seat::{ScoringFactory as _, ScoringPolicy};
 
 /// Shortest and longest time between two looks.
@@ -58,7 +59,7 @@ impl Runner {
         let (scoring, claiming) = (limits.scoring_deadline, limits.claiming_deadline);
         let loaded = candidate.clone();
         let make: Make = Box::new(move || {
-            let made = loaded.make_scoring(scoring * PATIENCE)?;
+            let made = loaded.make_scoring_in(Share::Shadows, scoring * PATIENCE)?;
             Ok(Box::new(made) as Box<dyn ScoringPolicy>)
         });
         Self {

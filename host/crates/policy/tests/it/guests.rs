@@ -1,11 +1,12 @@
 //! Misbehaving guests: each is contained, named by its outcome, and changes nothing for others.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::support::*;
 use fulcrum_core::scoring::{Loads, Request, flags};
 use fulcrum_policy::seat::{ScoringFactory, ScoringSeat, Staged};
-use fulcrum_policy::{Artifact, Failure, Loaded, Outcome, Runtime, proof};
+use fulcrum_policy::{Artifact, Failure, Limits, Loaded, Outcome, Runtime, proof};
 
 /// What a guest's own comment says should happen to it.
 fn expectation(text: &str) -> (&str, &str) {
@@ -132,4 +133,37 @@ fn an_endless_loop_ends_within_its_deadline() {
     let id = "x".repeat(66);
     let failure = instance.recommend(&Request { client_id: &id, ..Request::default() }, &[]).unwrap_err();
     assert_eq!(failure, Failure::Timeout { deadline_ms: 10 });
+}
+
+#[test]
+fn what_a_guest_hands_over_is_bounded_before_it_is_read() {
+    let log = include_str!("../guests/log-large.wat");
+    let error = include_str!("../guests/error-large.wat");
+    let check = |argument_bytes: usize, text: &str, len: usize, first: u8| {
+        let limits = Limits { scoring_deadline: Duration::from_secs(2), argument_bytes, ..Limits::default() };
+        let text = text.replace("0x1000000)", &format!("{len})")).replace("0xff)", &format!("{first})"));
+        let loaded = load(&Runtime::new(limits).unwrap(), &guest(&text)).unwrap();
+        let mut instance = loaded.make_scoring_for_tests();
+        instance.roster(&roster(1)).unwrap();
+        instance.refresh(&Loads::unknown(1)).unwrap();
+        let id = "x".repeat(66);
+        let answer = instance.recommend(&Request { client_id: &id, ..Request::default() }, &[]);
+        answer.map(|_| ()).map_err(|failure| (failure.outcome().name(), failure.to_string()))
+    };
+    let (bound, large) = (Limits::default().argument_bytes, 16 << 20);
+    let limit = |text: &str| Err(("limit", format!("hit a limit: {text}")));
+    let call = "a call into the host carried more than 64 KiB";
+    assert_eq!(check(bound, log, bound, b'x'), Ok(()));
+    let read = check(bound, log, bound, 0xff).unwrap_err();
+    assert!(read.0 == "trap" && read.1.contains("in a call into the host: invalid utf-8"), "{read:?}");
+    // What is no text is not found any more: nobody looked.
+    for len in [bound + 1, large] {
+        assert_eq!(check(bound, log, len, 0xff), limit(call), "{len}");
+    }
+    assert_eq!(check(large, log, large, b'x'), Ok(()));
+    assert_eq!(check(bound, error, bound, 0).unwrap_err().0, "error");
+    for len in [bound + 1, large] {
+        assert_eq!(check(bound, error, len, 0), limit("the answer is larger than 64 KiB"), "{len}");
+    }
+    assert_eq!(check(large, error, large, 0).unwrap_err().0, "error");
 }

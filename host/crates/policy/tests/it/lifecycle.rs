@@ -5,39 +5,41 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::fixture::Fixture;
+use crate::support::testing::cycle;
 use crate::support::*;
-use fulcrum_core::claiming::{Cycle, Member, Reason};
+use fulcrum_core::claiming::Cycle;
+use fulcrum_core::time::Clock as _;
 use fulcrum_policy::artifact::digest;
 use fulcrum_policy::lifecycle::{EMBEDDED, Error, Promote, TriedOn, Upload};
 use fulcrum_policy::manager::BindError;
 use fulcrum_policy::planner::Wish;
-use fulcrum_policy::status::{Canary, PromotionState, Rebind, Source, State, Way};
+use fulcrum_policy::status::{Canary, PromotionState, Rebind, Source, State, TaskState, Way};
 use fulcrum_policy::trust::{Content, PrivateKey, TrustedKeys};
-use fulcrum_policy::{Outcome, Planner};
+use fulcrum_policy::{Gone, Outcome, Planner};
 use serde_json::{Value, json};
 
 /// Chooses the last row that may be chosen; the base guest chooses the first.
-const LAST: &str = include_str!("../last.wat");
+pub(super) const LAST: &str = include_str!("../last.wat");
 /// Crashes when a client with a name of 66 bytes asks.
-const TRAP: &str = include_str!("../guests/trap.wat");
+pub(super) const TRAP: &str = include_str!("../guests/trap.wat");
 
-fn armed() -> String {
+pub(super) fn armed() -> String {
     "x".repeat(66)
 }
 
-fn component(wasm: &[u8]) -> Upload {
+pub(super) fn component(wasm: &[u8]) -> Upload {
     Upload { component: Some(wasm.to_vec()), ..Upload::default() }
 }
 
-fn config(text: &str) -> Upload {
+pub(super) fn config(text: &str) -> Upload {
     Upload { config: Some(text.to_owned()), ..Upload::default() }
 }
 
-fn candidate(upload: Upload) -> Upload {
+pub(super) fn candidate(upload: Upload) -> Upload {
     Upload { is_candidate: true, ..upload }
 }
 
-fn scoring() -> Promote {
+pub(super) fn scoring() -> Promote {
     Promote { scoring: true, ..Promote::default() }
 }
 
@@ -46,7 +48,7 @@ fn canary(policy: &str, share: f64) -> Rebind {
 }
 
 /// The smallest claiming policy, made to crash when a group with a name of 66 bytes is planned.
-fn claims(crashes: bool) -> Vec<u8> {
+pub(super) fn claims(crashes: bool) -> Vec<u8> {
     let text = include_str!("../tiny.wat")
         .replace("(memory (;0;) 1)", "(memory (;0;) 256) (global (mut i32) (i32.const 1024))")
         .replace(
@@ -64,35 +66,35 @@ fn claims(crashes: bool) -> Vec<u8> {
 }
 
 impl Fixture {
-    fn push(&self, name: &str, upload: Upload) -> Result<(), Error> {
+    pub(super) fn push(&self, name: &str, upload: Upload) -> Result<(), Error> {
         self.manager.push(name, upload)
     }
 
-    fn code(&self, name: &str, upload: Upload) -> &'static str {
+    pub(super) fn code(&self, name: &str, upload: Upload) -> &'static str {
         match self.push(name, upload) {
             Err(Error::Refused(refusal)) => refusal.code(),
             other => panic!("{other:?}"),
         }
     }
 
-    fn promotion(&self, name: &str) -> PromotionState {
+    pub(super) fn promotion(&self, name: &str) -> PromotionState {
         self.status(name).promotion.unwrap().state
     }
 
     /// Who decides for a client, by digest.
-    fn by(&self, client: &str) -> Option<String> {
+    pub(super) fn by(&self, client: &str) -> Option<String> {
         self.decide(client).by.map(|identity| identity.digest.clone())
     }
 
     /// The files of the folder that are no work in progress.
-    fn files(&self) -> Vec<String> {
+    pub(super) fn files(&self) -> Vec<String> {
         let names = std::fs::read_dir(self.path("")).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
         names.sort();
         names
     }
 
-    fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+    pub(super) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let begun = Instant::now();
         while !holds(self) {
             assert!(begun.elapsed() < Duration::from_secs(20), "never: {what}");
@@ -220,6 +222,30 @@ fn a_folder_that_cannot_be_written_is_named_and_nothing_changes() {
     assert_eq!((fixture.row(), status.promotion, status.digest), (2, None, digest(&guest(LAST))));
     assert!(status.candidate.is_some());
     assert_eq!(fixture.files(), ["base.wasm"]);
+}
+
+#[test]
+fn what_was_refused_leaves_no_component_behind() {
+    let fixture = Fixture::start();
+    let keep = fixture.folder.path().join("keep");
+    let components = || -> Vec<_> {
+        let names = std::fs::read_dir(&keep).unwrap().map(|entry| entry.unwrap().file_name());
+        names
+            .map(|name| name.into_string().unwrap())
+            .filter(|name| name.contains(".wasm") || name.ends_with("new"))
+            .collect()
+    };
+    // The folder takes no file of that name, and the record of the other one cannot be written.
+    std::fs::create_dir(fixture.path("mine.wasm")).unwrap();
+    std::fs::create_dir(keep.join("other.json")).unwrap();
+    let refused = fixture.push("mine", component(&guest(LAST)));
+    assert!(matches!(refused, Err(Error::Folder { .. })), "{refused:?}");
+    let refused = fixture.push("other", candidate(component(&guest(LAST))));
+    assert!(matches!(refused, Err(Error::State { .. })), "{refused:?}");
+    assert!(components().is_empty(), "{:?}", components());
+    std::fs::remove_dir(fixture.path("mine.wasm")).unwrap();
+    fixture.push("mine", component(&guest(LAST))).unwrap();
+    assert_eq!(components(), [format!("mine.{}.wasm", digest(&guest(LAST)))]);
 }
 
 #[test]
@@ -426,31 +452,7 @@ fn plans_count_against_the_budget() {
         Promote { groups: vec!["g".to_owned()], claiming: true, failures_max: Some(0), ..Promote::default() };
     fixture.manager.promote("mine", wish).unwrap();
     let plan = |group: &str| {
-        let member = Member {
-            id: "m".to_owned(),
-            zone: String::new(),
-            labels: Vec::new(),
-            capacity: 1.0,
-            since_ms: 0,
-            topics: Vec::new(),
-        };
-        let cycle = Cycle {
-            group: group.to_owned(),
-            members: vec![member],
-            topics: Vec::new(),
-            places: Vec::new(),
-            topic: Vec::new(),
-            number: Vec::new(),
-            place: Vec::new(),
-            owner: Vec::new(),
-            moving: Vec::new(),
-            weight: Vec::new(),
-            held_ms: Vec::new(),
-            movement_budget: None,
-            reason: Reason::Join,
-            now_ms: 0,
-            seed: 1,
-        };
+        let cycle = Cycle { group: group.to_owned(), ..cycle(1, &[]) };
         planner.plan(group, &Wish { policy: None, config: json!({}) }, &cycle)
     };
     assert_eq!(plan("g").by.unwrap().name, "mine");
@@ -949,7 +951,11 @@ fn a_crash_of_the_task_is_no_success_and_the_task_goes_on() {
     }));
     crashes.store(true, Ordering::Relaxed);
     let error = fixture.push("base", component(&guest(LAST))).unwrap_err();
-    assert!(error.to_string().contains("crashed"), "{error}");
+    assert!(matches!(error, Error::Gone(Gone::Crashed)), "{error}");
+    assert!(error.to_string().contains("restart the host"), "{error}");
+    fixture.until("it is counted", |fixture| fixture.manager.task().crashes == 1);
+    let task = fixture.manager.task();
+    assert_eq!((task.state, task.last_crash_at), (TaskState::Running, Some(fixture.clock.now().0)));
     fixture.push("base", component(&guest(TRAP))).unwrap();
     assert_eq!(fixture.by(""), Some(digest(&guest(TRAP))));
     // A look at the folder, too; whether a file event or the reload is first is open.
@@ -960,17 +966,21 @@ fn a_crash_of_the_task_is_no_success_and_the_task_goes_on() {
         !crashes.load(Ordering::Relaxed) && fixture.manager.reload().error.is_none()
     });
     fixture.push("mine", component(&guest(LAST))).unwrap();
+    crashes.store(true, Ordering::Relaxed);
+    assert!(matches!(fixture.bind("mine"), Err(BindError::Gone(Gone::Crashed))));
     fixture.bind("mine").unwrap();
     assert_eq!(fixture.row(), 2);
     // Where there is no task any more, nothing was reloaded.
     fixture.manager.stop();
     let report = fixture.manager.reload();
+    assert_eq!(report.gone, Some(Gone::Stopping));
     assert!(report.error.is_some_and(|error| error.contains("stopping")));
-    assert!(matches!(fixture.push("base", component(&guest(TRAP))), Err(Error::Stopping)));
-    assert!(matches!(fixture.bind("base"), Err(BindError::Stopping)));
+    assert!(matches!(fixture.push("base", component(&guest(TRAP))), Err(Error::Gone(Gone::Stopping))));
+    assert!(matches!(fixture.bind("base"), Err(BindError::Gone(Gone::Stopping))));
+    fixture.until("it has ended", |fixture| fixture.manager.task().state == TaskState::Stopped);
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -983,7 +993,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Writes the stored state as it is while the folder is changed.
-fn installing(keep: &Path, change: &Value) {
+pub(super) fn installing(keep: &Path, change: &Value) {
     let path = keep.join("_state.json");
     let mut state: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     state["installing"] = change.clone();

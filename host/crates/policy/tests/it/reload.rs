@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::fixture::Fixture;
+use crate::lifecycle::{candidate, component, scoring};
 use crate::support::*;
 use fulcrum_policy::Outcome;
 use fulcrum_policy::status::{Source, State};
@@ -173,6 +174,44 @@ fn a_failing_policy_is_tried_again_and_ends_in_quarantine() {
     fixture.remove("base.wasm");
     fixture.drop_file("base.wasm", &trap);
     assert_eq!((fixture.problem("base"), fixture.status("base").source), (None, Source::File));
+}
+
+#[test]
+fn quarantine_is_about_bytes_whatever_their_names() {
+    let fixture = Fixture::start();
+    let trap = guest(include_str!("../guests/trap.wat"));
+    for file in ["a.wasm", "b.wasm", "c.wasm"] {
+        fixture.drop_file(file, &trap);
+    }
+    fixture.manager.push("c", candidate(component(&trap))).unwrap();
+    fixture.drop_file("c.wasm", &guest(LAST));
+    fixture.bind("a").unwrap();
+    (0..3).for_each(|_| drop(fixture.decide(&"x".repeat(66))));
+    let mut trials = 0;
+    while fixture.problem("a").is_none() {
+        fixture.clock.advance(Duration::from_secs(31));
+        drop(fixture.manager.reload());
+        drop(fixture.manager.reload());
+        trials += 1;
+        assert!(trials < 20, "it never ends");
+    }
+    let states = |fixture: &Fixture| ["a", "b", "c"].map(|name| fixture.status(name).state);
+    assert_eq!(states(&fixture), [State::Quarantined, State::Quarantined, State::Ready]);
+    assert!(fixture.bind("b").unwrap_err().to_string().contains("quarantine"));
+    assert!(fixture.manager.promote("c", scoring()).unwrap_err().to_string().contains("quarantine"));
+    let fixture = Fixture::restart(fixture.stop());
+    fixture.settle();
+    assert_eq!(states(&fixture), [State::Quarantined, State::Quarantined, State::Ready]);
+    // As long as one of them is there, nobody has asked for it again.
+    fixture.remove("b.wasm");
+    assert_eq!((fixture.status("a").state, fixture.status("b").state), (State::Quarantined, State::Removed));
+    fixture.drop_file("b.wasm", &trap);
+    assert_eq!(states(&fixture), [State::Quarantined, State::Quarantined, State::Ready]);
+    std::fs::remove_file(fixture.path("a.wasm")).unwrap();
+    fixture.remove("b.wasm");
+    fixture.drop_file("b.wasm", &trap);
+    assert_eq!((fixture.status("a").state, fixture.status("b").state), (State::Removed, State::Ready));
+    fixture.manager.promote("c", scoring()).unwrap();
 }
 
 #[test]

@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use crate::fixture::{Fixture, Setup};
+use crate::support::testing::cycle;
 use crate::support::*;
-use fulcrum_core::claiming::{Cycle, Member, Reason};
-use fulcrum_core::scoring::{Loads, Request, ScoringSnapshot, flags};
-use fulcrum_policy::manager::{self, Embedded, Settings};
+use fulcrum_core::claiming::Cycle;
+use fulcrum_core::scoring::{Loads, Request, flags};
+use fulcrum_policy::lifecycle::Promote;
 use fulcrum_policy::planner::Wish;
-use fulcrum_policy::probation::Budget;
-use fulcrum_policy::seat::{ScoringHost, ScoringSeat, View};
 use fulcrum_policy::shadow::{Error, Report, Scope, State, Wanted};
-use fulcrum_policy::{Limits, Manager, Outcome, Planner, Runtime, Shadows};
-use parking_lot::Mutex;
+use fulcrum_policy::{Limits, Outcome, Planner, Runtime, Shadows};
 use serde_json::json;
 
 /// Endless plans end sooner than by the defaults, and a busy machine makes no live decision late.
@@ -91,59 +90,22 @@ const LIE: &str = r"(if (local.get $armed) (then
 const CRASH: &str = "(if (local.get $armed) (then unreachable))";
 const LOOP: &str = "(if (local.get $armed) (then (loop $forever (br $forever))))";
 
-struct Host {
-    seat: Mutex<ScoringSeat>,
-    snapshot: ScoringSnapshot,
-}
-
-impl ScoringHost for Host {
-    fn snapshot(&self) -> ScoringSnapshot {
-        self.snapshot.clone()
-    }
-
-    fn with_seat(&self, use_seat: &mut dyn FnMut(&mut ScoringSeat)) {
-        use_seat(&mut self.seat.lock());
-    }
-}
-
 /// A host with three instances, the middle one dead, on which `base` scores and the fallback plans.
-struct Fixture {
-    _folder: tempfile::TempDir,
-    host: Arc<Host>,
-    clock: Arc<TestClock>,
+struct Stage {
+    host: Fixture,
     planner: Planner,
-    manager: Arc<Manager>,
     shadows: Shadows,
 }
 
-impl Fixture {
+impl Stage {
     fn with(candidates: Vec<(&'static str, Vec<u8>)>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (alarm, inbox) = manager::inbox();
         let mut loads = Loads::unknown(3);
         loads.flags[1] |= flags::DEAD;
-        let snapshot = ScoringSnapshot { roster: roster(3), loads, roster_revision: 0 };
-        let host = Arc::new(Host { seat: Mutex::new(ScoringSeat::new(alarm)), snapshot });
-        let clock = Arc::new(TestClock::default());
-        let settings = Settings {
-            folder: folder.path().join("policies"),
-            keep_dir: folder.path().join("keep"),
-            scoring: "base".to_owned(),
-            claiming: "none".to_owned(),
-            default_scoring: "base".to_owned(),
-            poll: Duration::from_secs(60),
-            settle: Duration::from_millis(50),
-            trusted: None,
-            keep_versions: 2,
-            promote: Budget { failures_max: 1, decisions: 100, renews: false },
-        };
-        let embedded = |(name, wasm): (&'static str, Vec<u8>)| Embedded { name, wasm: Vec::leak(wasm) };
-        let policies = [("base", guest(""))].into_iter().chain(candidates).map(embedded).collect();
-        let manager =
-            Manager::start(settings, RUNTIME.clone(), policies, host.clone(), clock.clone(), inbox).unwrap();
-        let planner = Planner::new(manager.clone(), clock.clone());
-        let shadows = Shadows::new(manager.clone(), clock.clone());
-        Self { _folder: folder, host, clock, planner, manager, shadows }
+        let setup = Setup { runtime: RUNTIME.clone(), loads, embedded: candidates };
+        let host = Fixture::set_up(tempfile::tempdir().unwrap(), setup, |_| {});
+        let planner = Planner::new(host.manager.clone(), host.clock.clone());
+        let shadows = Shadows::new(host.manager.clone(), host.clock.clone());
+        Self { host, planner, shadows }
     }
 
     fn start(&self, name: &str) -> Report {
@@ -152,15 +114,11 @@ impl Fixture {
 
     /// Decides as the balancer does; returns the row. The live policy is the one asked, whatever shadows do.
     fn decide(&self, client_id: &str, avoid: &[u32]) -> usize {
-        let view = View {
-            roster: &self.host.snapshot.roster,
-            loads: &self.host.snapshot.loads,
-            roster_revision: 1,
-            loads_revision: 1,
-        };
+        let host = &self.host.host;
+        let view = view(&host.snapshot.roster, &host.snapshot.loads);
         let request = Request { client_id, avoid, ..Request::default() };
-        let mut seat = self.host.seat.lock();
-        let decision = seat.decide(view, &request, &*self.clock).unwrap();
+        let mut seat = host.seat.lock();
+        let decision = seat.decide(view, &request, &*self.host.clock).unwrap();
         assert_eq!(decision.by.unwrap().name, "base");
         assert_eq!(decision.outcome, Outcome::Ok);
         let row = decision.recommendation.row;
@@ -169,32 +127,7 @@ impl Fixture {
     }
 
     fn plan(&self, group: &str, config: serde_json::Value, owner: &[i32]) {
-        let member = |id: &str| Member {
-            id: id.to_owned(),
-            zone: String::new(),
-            labels: Vec::new(),
-            capacity: 1.0,
-            since_ms: 0,
-            topics: vec![0],
-        };
-        let len = owner.len();
-        let cycle = Cycle {
-            group: group.to_owned(),
-            members: vec![member("m0"), member("m1")],
-            topics: vec!["t".to_owned()],
-            places: vec![String::new()],
-            topic: vec![0; len],
-            number: (0..len as u32).collect(),
-            place: vec![0; len],
-            owner: owner.to_vec(),
-            moving: vec![0; len],
-            weight: vec![1.0; len],
-            held_ms: vec![0; len],
-            movement_budget: None,
-            reason: Reason::Join,
-            now_ms: 1,
-            seed: 2,
-        };
+        let cycle = Cycle { group: group.to_owned(), ..cycle(2, owner) };
         let planned = self.planner.plan(group, &Wish { policy: None, config }, &cycle);
         assert!(planned.by.is_none(), "the fallback plans");
         let free = owner.iter().filter(|&&owner| owner < 0).count();
@@ -218,15 +151,15 @@ impl Fixture {
     }
 }
 
-impl Drop for Fixture {
+impl Drop for Stage {
     fn drop(&mut self) {
-        self.manager.stop();
+        self.host.manager.stop();
     }
 }
 
 #[test]
 fn counts_are_exact_where_two_policies_differ_by_hand() {
-    let fixture = Fixture::with(vec![("last", guest(LAST))]);
+    let fixture = Stage::with(vec![("last", guest(LAST))]);
     fixture.decide("before", &[]);
     let begun = fixture.start("last");
     assert_eq!((begun.state, begun.waiting), (State::Running, 0));
@@ -272,7 +205,7 @@ fn counts_are_exact_where_two_policies_differ_by_hand() {
 
 #[test]
 fn what_is_not_compared_is_dropped_and_nothing_is_lost() {
-    let fixture = Fixture::with(vec![("last", guest(LAST))]);
+    let fixture = Stage::with(vec![("last", guest(LAST))]);
     fixture.start("last");
     for _ in 0..5000 {
         fixture.decide("c", &[]);
@@ -299,7 +232,7 @@ fn a_candidate_that_misbehaves_is_named_and_ends_its_own_shadow() {
         let text = std::fs::read_to_string(folder.join(format!("{name}.wat"))).unwrap();
         (name, guest(&text))
     };
-    let fixture = Fixture::with(sins.iter().map(|(name, _)| sin(name)).collect());
+    let fixture = Stage::with(sins.iter().map(|(name, _)| sin(name)).collect());
     for (name, expected) in sins {
         fixture.start(name);
         for _ in 0..5 {
@@ -339,7 +272,7 @@ fn a_candidate_that_misbehaves_is_named_and_ends_its_own_shadow() {
 
 #[test]
 fn plans_are_compared_per_group_with_its_own_configuration() {
-    let fixture = Fixture::with(vec![("keep", claimer(PICKY, ""))]);
+    let fixture = Stage::with(vec![("keep", claimer(PICKY, ""))]);
     fixture.start("keep");
     // By hand: the fallback fills what is free, the candidate changes nothing.
     fixture.plan("full", json!({}), &[0, 0, 1]);
@@ -376,9 +309,38 @@ fn plans_are_compared_per_group_with_its_own_configuration() {
 }
 
 #[test]
+fn a_promotion_ends_a_shadow_only_where_nothing_is_left_to_compare() {
+    let stage = Stage::with(vec![("keep", claimer("", ""))]);
+    stage.start("keep");
+    let promote = |wish: Promote| {
+        stage.host.manager.promote("keep", wish).unwrap();
+        stage.shadows.promoted("keep");
+        stage.shadows.report("keep").unwrap().state
+    };
+    // Other groups are planned by another policy still.
+    let one = Promote { groups: vec!["one".to_owned()], ..Promote::default() };
+    assert_eq!(promote(one), State::Running);
+    stage.plan("half", json!({}), &[0, -1]);
+    assert_eq!(stage.until_idle("keep").groups["half"].counts.different, 1);
+    assert_eq!(promote(Promote { claiming: true, accept: true, ..Promote::default() }), State::Ended);
+    let reason = stage.shadows.report("keep").unwrap().reason;
+    assert_eq!(reason.as_deref(), Some("this version was promoted"));
+    // By name, it ends with the last of its groups.
+    let stage = Stage::with(vec![("keep", claimer("", ""))]);
+    let groups = ["one".to_owned(), "two".to_owned()];
+    stage.shadows.start("keep", &Wanted { groups: groups.clone().into(), ..Wanted::default() }).unwrap();
+    for (group, expected) in groups.into_iter().zip([State::Running, State::Ended]) {
+        let wish = Promote { groups: vec![group], accept: true, ..Promote::default() };
+        stage.host.manager.promote("keep", wish).unwrap();
+        stage.shadows.promoted("keep");
+        assert_eq!(stage.shadows.report("keep").unwrap().state, expected);
+    }
+}
+
+#[test]
 fn a_planner_that_misbehaves_is_named_and_ends_its_own_shadow() {
     let sins = [("lie", LIE, "illegal"), ("crash", CRASH, "trap"), ("loop", LOOP, "timeout")];
-    let fixture = Fixture::with(sins.iter().map(|(name, plan, _)| (*name, claimer("", plan))).collect());
+    let fixture = Stage::with(sins.iter().map(|(name, plan, _)| (*name, claimer("", plan))).collect());
     for (name, _, expected) in sins {
         fixture.start(name);
         fixture.plan("harmless", json!({}), &[0]);
@@ -397,7 +359,7 @@ fn a_planner_that_misbehaves_is_named_and_ends_its_own_shadow() {
 #[test]
 fn what_cannot_be_compared_is_refused() {
     let names = ["a", "b", "c", "d", "e"];
-    let fixture = Fixture::with(names.iter().map(|name| (*name, guest(LAST))).collect());
+    let fixture = Stage::with(names.iter().map(|name| (*name, guest(LAST))).collect());
     let refused = |name: &str, wanted: Wanted| fixture.shadows.start(name, &wanted).unwrap_err();
     assert!(matches!(refused("nobody", Wanted::default()), Error::Unknown(_)));
     assert!(matches!(refused("base", Wanted::default()), Error::Serving(_)));

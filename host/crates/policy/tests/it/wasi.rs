@@ -266,9 +266,7 @@ fn every_sin_is_contained_and_named() {
                   (call $poll (i32.const 0x20000) (local.get $b) (i32.const 0x200))
                   (f64.const 0))",
             ),
-            Failure::Limit(
-                "in a call into the host: cannot lend resource: store handle limit exceeded".to_owned(),
-            ),
+            Failure::Limit("a call into the host carried more than 64 KiB".to_owned()),
         ),
         (
             (

@@ -1,33 +1,39 @@
-//! A reload task on a real folder, with three equal instances and an embedded policy `base` that chooses the first.
+//! A reload task on a real folder, with three instances and an embedded policy `base` that chooses the first.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part; a test may panic")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulcrum_core::scoring::{Loads, Request, ScoringSnapshot};
-use fulcrum_policy::Manager;
 use fulcrum_policy::manager::{self, BindError, Embedded, Settings};
 use fulcrum_policy::probation::Budget;
 use fulcrum_policy::seat::{Decision, ScoringHost, ScoringSeat};
 use fulcrum_policy::status::{Bindings, Rebind, Status};
+use fulcrum_policy::{Manager, Runtime};
 use parking_lot::Mutex;
 
 use crate::support::*;
 
 pub(crate) struct Host {
-    seat: Mutex<ScoringSeat>,
-    snapshot: ScoringSnapshot,
+    pub(crate) seat: Mutex<ScoringSeat>,
+    pub(crate) snapshot: ScoringSnapshot,
     /// How often a snapshot was asked for: once for each proof, and once for each version that takes the seat.
     pub(crate) snapshots: AtomicUsize,
+    /// The same, those that wait at the gate included.
+    pub(crate) asked: AtomicUsize,
     /// While a test holds it, nobody gets a snapshot.
     pub(crate) gate: Mutex<()>,
+    /// While it is set, whoever asks for a snapshot crashes.
+    pub(crate) crashes: AtomicBool,
 }
 
 impl ScoringHost for Host {
     fn snapshot(&self) -> ScoringSnapshot {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         let _open = self.gate.lock();
+        assert!(!self.crashes.load(Ordering::Relaxed), "this crash is part of the test");
         self.snapshots.fetch_add(1, Ordering::Relaxed);
         self.snapshot.clone()
     }
@@ -44,6 +50,21 @@ pub(crate) struct Fixture {
     pub(crate) manager: Arc<Manager>,
 }
 
+/// What a fixture runs on; by default as little as there can be.
+pub(crate) struct Setup {
+    pub(crate) runtime: Arc<Runtime>,
+    /// Of the three instances.
+    pub(crate) loads: Loads,
+    /// Policies compiled into the host beside `base`.
+    pub(crate) embedded: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { runtime: runtime(), loads: Loads::unknown(3), embedded: Vec::new() }
+    }
+}
+
 impl Fixture {
     pub(crate) fn start() -> Self {
         Self::restart(tempfile::tempdir().unwrap())
@@ -55,10 +76,21 @@ impl Fixture {
 
     /// Starts a manager on folders that are there already, with settings changed.
     pub(crate) fn restart_with(folder: tempfile::TempDir, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::set_up(folder, Setup::default(), change)
+    }
+
+    pub(crate) fn set_up(
+        folder: tempfile::TempDir,
+        setup: Setup,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let Setup { runtime, loads, embedded } = setup;
         let (alarm, inbox) = manager::inbox();
-        let snapshot = ScoringSnapshot { roster: roster(3), loads: Loads::unknown(3), roster_revision: 0 };
-        let (snapshots, gate) = (AtomicUsize::new(0), Mutex::new(()));
-        let host = Arc::new(Host { seat: Mutex::new(ScoringSeat::new(alarm)), snapshot, snapshots, gate });
+        let snapshot = ScoringSnapshot { roster: roster(3), loads, roster_revision: 0 };
+        let (snapshots, asked, gate) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(()));
+        let crashes = AtomicBool::new(false);
+        let seat = Mutex::new(ScoringSeat::new(alarm));
+        let host = Arc::new(Host { seat, snapshot, snapshots, asked, gate, crashes });
         let clock = Arc::new(TestClock::default());
         let mut settings = Settings {
             folder: folder.path().join("policies"),
@@ -73,10 +105,11 @@ impl Fixture {
             trusted: None,
         };
         change(&mut settings);
-        let wasm: &'static [u8] = Vec::leak(guest(""));
-        let embedded = vec![Embedded { name: "base", wasm }];
+        let base = [("base", guest(""))].into_iter();
+        let embedded = base.chain(embedded).map(|(name, wasm)| Embedded { name, wasm: Vec::leak(wasm) });
         let manager =
-            Manager::start(settings, runtime(), embedded, host.clone(), clock.clone(), inbox).unwrap();
+            Manager::start(settings, runtime, embedded.collect(), host.clone(), clock.clone(), inbox);
+        let manager = manager.unwrap();
         Self { folder, host, clock, manager }
     }
 

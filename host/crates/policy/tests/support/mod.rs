@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part; a test may panic")]
 
+#[path = "../../src/testing.rs"]
+pub(crate) mod testing;
 pub(crate) mod wasi;
 
 use std::sync::atomic::{AtomicU64, Ordering};
