@@ -20,6 +20,9 @@ use crate::http::extract::{Json, Query};
 use crate::http::instances::{invalid_query, parameter};
 use crate::http::query;
 
+/// When an order that found no room may find some.
+const RETRY_AFTER_SECS: u32 = 5;
+
 pub(super) fn routes() -> Router<Services> {
     Router::new()
         .route("/admin/policies/{name}", put(push).delete(remove))
@@ -263,6 +266,10 @@ fn invalid(message: &str) -> Error {
 fn refused(error: &lifecycle::Error) -> Error {
     use lifecycle::Error as E;
     let (status, code) = match error {
+        E::Refused(refusal) if refusal.is_retryable() => {
+            let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, refusal.code(), error.to_string());
+            return error.retry_after(RETRY_AFTER_SECS);
+        }
         E::Refused(refusal) => (StatusCode::UNPROCESSABLE_ENTITY, refusal.code()),
         E::Bind(error) => return bind_error(error),
         E::Name => (StatusCode::BAD_REQUEST, "invalid_name"),
@@ -295,7 +302,24 @@ fn refused(error: &lifecycle::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::response::IntoResponse as _;
+    use fulcrum_policy::{Failure, Refusal};
     use serde_json::json;
+
+    #[test]
+    fn what_may_pass_later_says_so() {
+        let check = |refusal: Refusal, expected: (u16, &str, bool)| {
+            let answer = refused(&lifecycle::Error::Refused(refusal));
+            let code = answer.code();
+            let response = answer.into_response();
+            let found = (response.status().as_u16(), code, response.headers().contains_key("retry-after"));
+            assert_eq!(found, expected);
+        };
+        check(Refusal::Busy, (503, "busy", true));
+        let failure = Failure::NoRoom("none".to_owned());
+        check(Refusal::Start { failure }, (503, "no_room", true));
+        check(Refusal::Empty, (422, "empty", false));
+    }
 
     #[test]
     fn bodies_of_promotions_are_checked() {
