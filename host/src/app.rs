@@ -42,6 +42,8 @@ const RATES_TIDY: Duration = Duration::from_secs(10);
 const UPLOADS_MAX: usize = 2;
 /// Orders about policies that are carried out at a time.
 const ORDERS_MAX: usize = 4;
+/// Pushed policies that are proven at a time.
+const PUSHES_MAX: usize = 4;
 
 /// What the handlers of one host share. A clone is one more owner, however many parts there are: each request makes
 /// some.
@@ -77,6 +79,8 @@ pub struct Parts {
     /// Lets few orders about policies wait for the reload task at a time: each holds a thread, which plans and the
     /// store need, too.
     pub orders: Arc<Semaphore>,
+    /// The same for pushes, which compile and prove: a rollback does not wait for one.
+    pub pushes: Arc<Semaphore>,
     /// Policies that answer along, to be compared.
     pub shadows: Arc<Shadows>,
     /// Records decisions, if they are to be recorded.
@@ -192,8 +196,9 @@ impl App {
             make_folder(&folder)?;
         }
         let listen = config.host.listen;
-        let listener =
-            TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+        let listener = TcpListener::bind(listen).await.with_context(|| {
+            format!("cannot listen on {listen} (--listen or host.listen chooses another address)")
+        })?;
         let addr = listener.local_addr().context("cannot read the address listened on")?;
         let advertise = config.host.advertise.clone().map(|authority| match authority.port {
             0 => Authority { port: addr.port(), ..authority },
@@ -471,6 +476,7 @@ async fn services(
         planner,
         uploads: Arc::new(Semaphore::new(UPLOADS_MAX)),
         orders: Arc::new(Semaphore::new(ORDERS_MAX)),
+        pushes: Arc::new(Semaphore::new(PUSHES_MAX)),
         shadows,
         journal,
         groups,
@@ -641,6 +647,8 @@ mod tests {
         config.host.listen = taken.local_addr().expect("it is bound");
         config.host.data_dir = folder.path().to_owned();
         let error = App::start(&config).await.err().expect("the address is taken");
-        assert_eq!(error.to_string(), format!("cannot listen on {}", config.host.listen));
+        let error = error.to_string();
+        assert!(error.starts_with(&format!("cannot listen on {} ", config.host.listen)), "{error}");
+        assert!(error.contains("--listen"), "{error}");
     }
 }

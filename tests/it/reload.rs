@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use fulcrum::config::Config;
 use fulcrum_policy::{Artifact, proof};
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -795,5 +796,67 @@ fn with_a_digest_file_no_damage_serves() {
             assert_eq!(judged.await["problem"]["code"], "digest");
         }
         host.stop().await;
+    });
+}
+
+/// Binding what was dropped just before is what everybody does.
+#[test]
+fn what_was_just_dropped_can_be_bound_at_once() {
+    run(async {
+        let host = Host::start().await;
+        host.beat("a", 0).await;
+        let slow = guest(include_str!("../../host/crates/policy/tests/guests/loop-describe.wat"));
+        host.policies().put("aaa.wasm", &slow);
+        for name in ["plain", "configured", "renamed"] {
+            let drops = host.policies();
+            match name {
+                "configured" => {
+                    drops.put("configured.json", b"{}");
+                    // It is told that something is missing, and no more once it is there.
+                    host.until_refused(name, "no_component").await;
+                    drops.copy("configured.wasm", &FIRST);
+                }
+                _ => drops.put(&format!("{name}.wasm"), &FIRST),
+            }
+            host.put("/admin/bindings", &json!({ "scoring": name })).await.ok();
+            assert_eq!(host.recommend("clientId=c").await["policy"], name);
+            assert_eq!(host.policy(name).await["problem"], Value::Null);
+        }
+        host.put("/admin/bindings", &json!({ "scoring": "nobody" })).await.refused(404, "unknown_policy");
+    });
+}
+
+#[test]
+fn no_order_waits_for_those_who_wait_for_proofs() {
+    run(async {
+        let host = Host::start().await;
+        host.policies().put("mine.wasm", &FIRST);
+        host.put("/admin/bindings", &json!({ "scoring": "mine" })).await.ok();
+        let slow = guest(include_str!("../../host/crates/policy/tests/guests/loop-describe.wat"));
+        host.policies().put("slow.wasm", &slow);
+        let ask = |number: usize| {
+            let api = host.another();
+            let push = api.request(Method::PUT, &format!("/admin/policies/slow{number}"));
+            let push = push.header("content-type", "application/wasm").body(slow.clone());
+            let reload = api.request(Method::POST, "/admin/policies/reload");
+            let request = if number < 4 { push } else { reload };
+            tokio::spawn(async move { api.send(request).await })
+        };
+        let mut waiting: Vec<_> = (0..8).map(ask).collect();
+        eventually("the slow file is being proven", SOON, async || {
+            let proving = host.get("/admin/policies").await.ok()["task"]["proving"].clone();
+            proving.as_array().is_some_and(|names| !names.is_empty()).then_some(())
+        })
+        .await;
+        host.put("/admin/bindings", &json!({ "scoring": "p2c" })).await.ok();
+        host.delete("/admin/policies/mine").await.ok();
+        host.post("/admin/policies/mine/rollback", &json!({})).await.ok();
+        assert!(waiting.iter().all(|call| !call.is_finished()), "the orders were carried out meanwhile");
+        // What is being proven is not waited for; whoever waits for a look is told.
+        waiting.drain(..4).for_each(|push| push.abort());
+        host.stop().await;
+        for reload in waiting {
+            reload.await.expect("no call panics").refused(503, "stopping");
+        }
     });
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use reqwest::{Method, RequestBuilder};
+use reqwest::{Method, RequestBuilder, Url};
 use serde_json::Value;
 
 /// How long to wait for what a host knows anyway.
@@ -15,8 +15,14 @@ const CHANGE_PATIENCE: Duration = Duration::from_secs(300);
 /// Which host to ask.
 #[derive(Debug, Args)]
 pub(super) struct Client {
-    /// URL of the running host
-    #[arg(long, value_name = "URL", env = "FULCRUM_HOST", default_value = "http://127.0.0.1:8080")]
+    /// URL of the running host; HOST:PORT stands for http://HOST:PORT
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "FULCRUM_HOST",
+        value_parser = host_url,
+        default_value = "http://127.0.0.1:8080"
+    )]
     host: String,
 }
 
@@ -74,6 +80,19 @@ impl Client {
     }
 }
 
+/// Reads what a `--host` argument says: a URL, or `HOST:PORT`, which becomes `http://HOST:PORT`.
+///
+/// Errors, with what to write instead, on what is neither.
+pub(super) fn host_url(text: &str) -> Result<String, String> {
+    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    // A URL reads a number as an IPv4 address; who writes one alone means a port.
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    match Url::parse(&url) {
+        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && !is_number => Ok(url),
+        _ => Err("expected a URL, like http://127.0.0.1:8080".to_owned()),
+    }
+}
+
 /// Escapes a path segment.
 pub(super) fn escaped(name: &str) -> String {
     let byte = |byte: u8| {
@@ -81,4 +100,26 @@ pub(super) fn escaped(name: &str) -> String {
         if plain { char::from(byte).to_string() } else { format!("%{byte:02X}") }
     };
     name.bytes().map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_url_or_a_host_with_its_port() {
+        let check = |text: &str, expected: Option<&str>| match (host_url(text), expected) {
+            (Ok(url), Some(expected)) => assert_eq!(url, expected),
+            (Err(error), None) => assert!(error.contains("like http://127.0.0.1:8080"), "{text:?}: {error}"),
+            (found, expected) => panic!("{text:?}: {found:?}, expected {expected:?}"),
+        };
+        check("http://127.0.0.1:8080", Some("http://127.0.0.1:8080"));
+        check("https://lb/fulcrum/", Some("https://lb/fulcrum/"));
+        check("127.0.0.1:8192", Some("http://127.0.0.1:8192"));
+        check("localhost:8080", Some("http://localhost:8080"));
+        check("[::1]:8080", Some("http://[::1]:8080"));
+        for text in ["", "8080", ":8080", "http://", "ftp://lb", "lb:port", "a host"] {
+            check(text, None);
+        }
+    }
 }

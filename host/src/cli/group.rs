@@ -10,6 +10,7 @@ use fulcrum_client::{Batch, Member, Options};
 use serde_json::json;
 use tokio::sync::watch;
 
+use super::client::host_url;
 use super::serve::Stops;
 
 /// Commands about consumer groups.
@@ -40,12 +41,13 @@ Examples:
   fulcrum group member --group billing --topic orders
   fulcrum group member --host http://lb1:8080 --host http://lb2:8080 --group billing --topic orders --member worker-1")]
 pub(super) struct GroupMember {
-    /// URL of a host; more of them are asked when the first is lost
+    /// URL of a host, HOST:PORT stands for http://HOST:PORT; more of them are asked when the first is lost
     #[arg(
         long,
         value_name = "URL",
         env = "FULCRUM_HOST",
         value_delimiter = ',',
+        value_parser = host_url,
         default_value = "http://127.0.0.1:8080"
     )]
     host: Vec<String>,

@@ -6,10 +6,13 @@ mod policies;
 mod shadow;
 mod upload;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::Result;
 use super::error::Error;
@@ -36,12 +39,21 @@ async fn retain(State(services): State<Services>) -> Result<Json<Value>> {
     ))
 }
 
-/// Carries out an order about policies, which may wait for a component to be compiled; few at a time.
+/// Carries out an order about policies; few at a time.
 async fn order<T: Send + 'static>(
     services: Services,
     work: impl FnOnce(&Services) -> T + Send + 'static,
 ) -> Result<T> {
-    let turn = services.orders.clone().acquire_owned().await.map_err(|_| super::store::stopping())?;
+    in_turn(services.orders.clone(), services, work).await
+}
+
+/// Does what holds a thread up, when its turn among others of its kind has come.
+async fn in_turn<T: Send + 'static>(
+    turns: Arc<Semaphore>,
+    services: Services,
+    work: impl FnOnce(&Services) -> T + Send + 'static,
+) -> Result<T> {
+    let turn = turns.acquire_owned().await.map_err(|_| super::store::stopping())?;
     blocking(move || {
         let _turn = turn;
         work(&services)

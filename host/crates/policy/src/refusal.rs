@@ -9,6 +9,10 @@ pub enum Refusal {
     #[error("cannot read {what}: {error}; check that the file exists and that the host may read it")]
     Unreadable { what: String, error: String },
     #[error(
+        "there is no component {name}.wasm beside {name}.json, and no policy of that name in the host; drop the component, too, or name the file after the policy it is for"
+    )]
+    Alone { name: String },
+    #[error(
         "the file is empty; it may still be on its way: write it under another name and rename it when complete"
     )]
     Empty,
@@ -142,6 +146,7 @@ impl Refusal {
         match self {
             _ if self.is_for_want_of_room() => "no_room",
             Self::Unreadable { .. } => "unreadable",
+            Self::Alone { .. } => "no_component",
             Self::Empty => "empty",
             Self::TooLarge { .. } | Self::FileTooLarge { .. } => "too_large",
             Self::Precompiled => "precompiled",

@@ -377,6 +377,12 @@ pub struct Rebind {
 }
 
 impl Rebind {
+    /// Returns the policies whose versions in use are bound; a name may come more than once.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
+        let names = self.scoring.iter().chain(&self.claiming).chain(self.groups.values().flatten());
+        names.map(String::as_str)
+    }
+
     /// Leaves out what another change names.
     pub(crate) fn forget(&mut self, other: &Self) {
         if other.scoring.is_some() {

@@ -36,6 +36,12 @@ pub enum Error {
         "none of the trusted keys made it for this content; sign the file as it is now, with a key that is in policy.trusted_keys"
     )]
     Stranger,
+    // It cannot be told from the signature which name it was made for.
+    #[error(
+        "{}; a configuration's signature holds for one policy name: this one must be made for `{policy}` (sign it under the name {policy}.json, or push with --sign-key)",
+        Self::Stranger
+    )]
+    ConfigStranger { policy: String },
 }
 
 /// What is signed.
@@ -90,7 +96,11 @@ impl TrustedKeys {
         let bytes: [u8; 64] = decode(signature).ok_or(Error::SignatureSyntax)?;
         let (signature, message) = (Signature::from_bytes(&bytes), content.message());
         let is_signed = self.0.iter().any(|key| key.verify_strict(&message, &signature).is_ok());
-        if is_signed { Ok(()) } else { Err(Error::Stranger) }
+        match content {
+            _ if is_signed => Ok(()),
+            Content::Component { .. } => Err(Error::Stranger),
+            Content::Config { policy, .. } => Err(Error::ConfigStranger { policy: policy.to_owned() }),
+        }
     }
 }
 
@@ -166,9 +176,25 @@ mod tests {
         check(&[&mine], config("a"), config("a"), Ok(()));
         check(&[&yours], component, component, Err(Error::Stranger));
         check(&[&mine], component, Content::Component { digest: OTHER }, Err(Error::Stranger));
-        check(&[&mine], config("a"), config("b"), Err(Error::Stranger));
+        let stranger = |policy: &str| Err(Error::ConfigStranger { policy: policy.to_owned() });
+        check(&[&mine], config("a"), config("b"), stranger("b"));
+        check(&[&yours], config("a"), config("a"), stranger("a"));
         check(&[&mine], config("a"), component, Err(Error::Stranger));
-        check(&[&mine], component, config("a"), Err(Error::Stranger));
+        check(&[&mine], component, config("a"), stranger("a"));
+    }
+
+    #[test]
+    fn a_configuration_is_told_the_name_its_signature_must_be_for() {
+        let check = |error: Error, expected| {
+            let found = error.to_string();
+            assert!(found.starts_with("none of the trusted keys made it for this content; sign"), "{found}");
+            assert_eq!(
+                found.contains("must be made for `other` (sign it under the name other.json,"),
+                expected
+            );
+        };
+        check(Error::Stranger, false);
+        check(Error::ConfigStranger { policy: "other".to_owned() }, true);
     }
 
     #[test]

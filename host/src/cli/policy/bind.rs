@@ -92,16 +92,23 @@ pub(in crate::cli) struct Canary {
 
 impl Canary {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let canary = match (self.name.as_str(), self.share) {
-            ("off", None) => Value::Null,
-            (_, Some(share)) if !(share > 0.0 && share <= 1.0) => {
-                bail!("the share must be above 0 and at most 1, found {share}")
-            }
-            (name, Some(share)) => json!({ "policy": name, "share": share }),
-            (name, None) => bail!("say for which share of the clients, for example: canary {name} 0.1"),
-        };
+        let canary = wanted(&self.name, self.share)?;
         let bindings = self.client.put(PATH, &json!({ "canary": canary }))?;
         show(&self.client, &bindings, self.json)
+    }
+}
+
+/// Returns the canary to ask for as the host's API names it, null for none.
+fn wanted(name: &str, share: Option<f64>) -> anyhow::Result<Value> {
+    match (name, share) {
+        ("off", None) => Ok(Value::Null),
+        (_, Some(share)) if !(share > 0.0 && share <= 1.0) => {
+            bail!("the share must be above 0 and at most 1, found {share}")
+        }
+        (name, Some(share)) => Ok(json!({ "policy": name, "share": share })),
+        (name, None) => bail!(
+            "say for which share of the clients, for example: canary {name} 0.1; `canary off` ends the one there is"
+        ),
     }
 }
 
@@ -121,4 +128,27 @@ fn show(client: &Client, bindings: &Value, is_json: bool) -> anyhow::Result<()> 
         rows.push(vec![format!("scoring, a share of {share} (canary)"), name]);
     }
     crate::cli::print(&(crate::cli::table(&rows) + "\n" + &lines::serves(client)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_canary_has_a_share_or_is_off() {
+        let check = |name: &str, share: Option<f64>, expected: Result<Value, &str>| match (
+            wanted(name, share),
+            expected,
+        ) {
+            (Ok(body), Ok(expected)) => assert_eq!(body, expected),
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+            (found, expected) => panic!("{name} {share:?}: {found:?}, expected {expected:?}"),
+        };
+        check("off", None, Ok(Value::Null));
+        check("mine", Some(0.1), Ok(json!({ "policy": "mine", "share": 0.1 })));
+        check("mine", Some(0.0), Err("above 0 and at most 1"));
+        check("mine", None, Err("canary mine 0.1"));
+        // A slip of the pen for `off` is told about it.
+        check("of", None, Err("`canary off` ends"));
+    }
 }

@@ -94,6 +94,24 @@ pub(super) fn serves(client: &Client) -> anyhow::Result<String> {
     Ok(serving(&client.get("/admin/policies")?))
 }
 
+/// Says what serves now, as [`serves`] does, if anything bound cannot serve what it is bound to.
+pub(super) fn stands_in(overview: &Value) -> Option<String> {
+    let policies = overview.get("policies").and_then(Value::as_array);
+    let is_in_use = |name: &str| {
+        let mut named = policies.into_iter().flatten().filter(|policy| text(policy, "/name") == name);
+        named.any(|policy| !text(policy, "/digest").is_empty())
+    };
+    let groups = overview.pointer("/bindings/groups").and_then(Value::as_object);
+    let mut planners = groups
+        .into_iter()
+        .flatten()
+        .filter_map(|(_, name)| name.as_str())
+        .chain([text(overview, "/bindings/claiming")]);
+    let is_as_bound =
+        text(overview, "/scoring/policy") == text(overview, "/bindings/scoring") && planners.all(is_in_use);
+    (!is_as_bound).then(|| serving(overview))
+}
+
 /// Says what serves now: one line for scoring, one for claims, one for groups with another policy, and the canary.
 fn serving(overview: &Value) -> String {
     let policies = overview.get("policies").and_then(Value::as_array);
@@ -188,6 +206,9 @@ mod tests {
                 *overview.pointer_mut(pointer).expect("it is there") = value.clone();
             }
             assert_eq!(serving(&overview), expected);
+            // Only what cannot serve is named with what is bound instead.
+            let stands_in = expected.contains(" is bound, but ").then(|| expected.to_owned());
+            assert_eq!(super::stands_in(&overview), stands_in);
         };
         check(&[], "scoring: mine aaaaaaaa…\nclaiming: sticky bbbbbbbb…\n");
         check(
@@ -195,6 +216,10 @@ mod tests {
             "scoring: the fallback (mine is bound, but is not asked now)\n\
              claiming: sticky bbbbbbbb… (all other groups)\n\
              claiming of a, b: the fallback (greedy is bound, but has no version in use)\n",
+        );
+        check(
+            &[("/policies/1/digest", json!(""))],
+            "scoring: mine aaaaaaaa…\nclaiming: the fallback (sticky is bound, but has no version in use)\n",
         );
         let canary = json!({ "share": 0.5, "policy": "mine" });
         check(

@@ -18,6 +18,7 @@ use crate::cli::client::{Client, escaped};
 The host proves what it gets first, and refuses it or puts it into its policies folder and into use. Without --config
 the present configuration stays; with FILE a NAME.json, only the configuration changes. If the version in use is on
 trial, the trial goes on with the new one. Signatures beside the files (FILE.sig, of `fulcrum policy sign`) are sent along.
+A configuration's signature holds for one policy name: for another --name sign it anew, or use --sign-key.
 
 Examples:
   fulcrum policy push mine.wasm --candidate

@@ -130,7 +130,7 @@ fn words(report: &Value) -> String {
     if waiting > 0 {
         out.push_str(&format!("; {waiting} wait to be compared"));
     }
-    out.push_str("\n\n");
+    out.push('\n');
     let head = [
         "TARGET",
         "COMPARED",
@@ -182,7 +182,18 @@ fn words(report: &Value) -> String {
             notes.push_str(&format!("  and {more} more with --json\n"));
         }
     }
-    out.push_str(&crate::cli::table(&rows));
+    // Groups become targets with their first cycle.
+    let has_groups = rows.iter().skip(1).any(|row| row.first().is_some_and(|name| name != "scoring"));
+    if !has_groups && report.pointer("/scope/claiming").and_then(Value::as_bool) == Some(true) {
+        notes.push_str(match text(report, "/state") {
+            "running" => "\nclaiming: nothing to compare yet; it is asked at the next cycle of a group\n",
+            _ => "\nclaiming: nothing was compared, no group had a cycle\n",
+        });
+    }
+    if rows.len() > 1 {
+        out.push('\n');
+        out.push_str(&crate::cli::table(&rows));
+    }
     out.push_str(&notes);
     out
 }
@@ -401,5 +412,19 @@ group g: nothing to compare yet
     and 2 more partitions
 ";
         assert_eq!(words(&report), expected);
+    }
+
+    #[test]
+    fn claims_before_the_first_cycle_are_no_empty_table() {
+        let check = |state: &str, expected: &str| {
+            let report = json!({
+                "name": "greedy", "digest": "0123456789abcdef", "config": {}, "isCurrent": true, "state": state,
+                "scope": { "scoring": false, "claiming": true, "groups": [] }, "waiting": 0,
+                "scoring": null, "groups": {}, "otherGroups": null,
+            });
+            assert_eq!(words(&report), format!("greedy 01234567…: {state}\n\nclaiming: {expected}\n"));
+        };
+        check("running", "nothing to compare yet; it is asked at the next cycle of a group");
+        check("ended", "nothing was compared, no group had a cycle");
     }
 }

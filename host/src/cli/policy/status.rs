@@ -27,6 +27,12 @@ impl Status {
         if self.json {
             return crate::cli::print_json(&answer);
         }
+        let stands_in = match &self.name {
+            None => lines::stands_in(&answer),
+            // Who serves in its place is told by the overview only.
+            Some(_) if lines::texts(&answer, "/bound").is_empty() => None,
+            Some(_) => lines::stands_in(&self.client.get("/admin/policies")?),
+        };
         let policies = match answer.get("policies") {
             Some(Value::Array(policies)) => policies.clone(),
             _ => vec![answer],
@@ -80,6 +86,9 @@ impl Status {
             for line in [lines::promotion(policy), lines::canary(policy)].into_iter().flatten() {
                 notes.push_str(&format!("\n{}: {line}\n", text("name")));
             }
+        }
+        if let Some(serving) = stands_in {
+            notes.push_str(&format!("\n{serving}"));
         }
         if self.name.is_some() {
             notes.push_str(&policies.iter().map(versions).collect::<String>());

@@ -1,5 +1,7 @@
 //! `/admin/bindings`: which policy serves what.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,8 +11,10 @@ use fulcrum_policy::Gone;
 use fulcrum_policy::manager::BindError;
 use fulcrum_policy::status::{Bindings, Canary, Rebind};
 use serde_json::{Map, Value};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
-use super::order;
+use super::{blocking, order};
 use crate::app::Services;
 use crate::http::Result;
 use crate::http::error::Error;
@@ -19,6 +23,9 @@ use crate::http::extract::Json;
 pub(super) fn routes() -> Router<Services> {
     Router::new().route("/admin/bindings", get(bindings).put(bind).delete(unbind))
 }
+
+/// Longest wait of a change of bindings for the proofs of the files it names: a large component compiles for seconds.
+const PROOF_PATIENCE: Duration = Duration::from_secs(30);
 
 async fn bindings(State(services): State<Services>) -> Json<Bindings> {
     Json(services.policies.bindings())
@@ -29,6 +36,14 @@ async fn bind(
     Json(body): Json<Map<String, Value>>,
 ) -> Result<Json<Bindings>> {
     let rebind = rebind(&body)?;
+    let (reply, proven) = oneshot::channel();
+    let (policies, wanted) = (services.policies.clone(), rebind.clone());
+    blocking(move || policies.when_proven(&wanted, |()| reply.send(()).unwrap_or_default())).await?;
+    // Late or not, the change itself says how they stand.
+    tokio::select! {
+        _ = timeout(PROOF_PATIENCE, proven) => {}
+        () = services.lifecycle.drained() => {}
+    }
     order(services, move |services| services.policies.bind(rebind))
         .await?
         .map(Json)

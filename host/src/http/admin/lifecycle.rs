@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::bindings::{bind_error, gone_code};
-use super::{order, upload};
+use super::{in_turn, order, upload};
 use crate::app::Services;
 use crate::http::Result;
 use crate::http::error::Error;
@@ -53,8 +53,8 @@ async fn push(
     let (mut upload, turn) = upload::read(&services, request).await?;
     upload.is_candidate = is_candidate;
     let pushed = {
-        let name = name.clone();
-        order(services.clone(), move |services| {
+        let (name, turns) = (name.clone(), services.pushes.clone());
+        in_turn(turns, services.clone(), move |services| {
             let pushed = services.policies.push(&name, upload);
             drop(turn);
             pushed

@@ -9,14 +9,15 @@ use fulcrum_policy::seat::Identity;
 use fulcrum_policy::status::{Bindings, Report, Status, TaskStatus};
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 use super::bindings::gone_code;
-use super::order;
+use super::blocking;
 use crate::app::Services;
-use crate::http::Result;
 use crate::http::error::Error;
 use crate::http::extract::Json;
 use crate::http::instances::parameter;
+use crate::http::{Result, store};
 
 pub(super) fn routes() -> Router<Services> {
     Router::new()
@@ -71,7 +72,14 @@ async fn show(
 }
 
 async fn reload(State(services): State<Services>) -> Result<Json<Report>> {
-    let report = order(services, move |services| services.policies.reload()).await?;
+    let (reply, report) = oneshot::channel();
+    let policies = services.policies.clone();
+    blocking(move || policies.reload_then(|report| drop(reply.send(report)))).await?;
+    // No order about policies waits behind this one: proofs may take their time.
+    let report = tokio::select! {
+        report = report => report.unwrap_or_else(|_| services.policies.gone()),
+        () = services.lifecycle.drained() => return Err(store::stopping()),
+    };
     let (status, code) =
         report.gone.map_or((StatusCode::SERVICE_UNAVAILABLE, "folder_unreadable"), gone_code);
     match report.error {

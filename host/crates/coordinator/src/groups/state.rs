@@ -398,9 +398,10 @@ impl State {
         if self.due.is_none_or(|(due, _)| at < due) {
             self.due = Some((at, next.1));
         }
-        // A quiet cycle does not hide what the last change was for.
+        // A quiet cycle does not hide what the last change was for, unless that went wrong and this one did not.
         let is_quiet = moved.is_empty() && matches!(reason, Reason::Interval | Reason::Fast);
-        if !is_quiet || self.last_cycle.is_none() || problem.is_some() {
+        let is_over = self.last_cycle.as_ref().is_none_or(|last| last.problem.is_some());
+        if !is_quiet || is_over || problem.is_some() {
             let had_owner = moved.iter().filter(|claim| claim.from.is_some()).count();
             let owned = snapshot.cycle.owner.iter().filter(|&&owner| owner >= 0).count();
             self.last_cycle = Some(CycleReport {

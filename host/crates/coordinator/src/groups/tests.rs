@@ -438,3 +438,40 @@ async fn every_change_of_the_version_that_plans_is_counted_and_planned_with() {
     }
     assert_eq!(host.groups.version_changes(), 3);
 }
+
+/// Has trouble with a policy until it is well again.
+struct Moody(Arc<std::sync::atomic::AtomicBool>);
+
+impl Plans for Moody {
+    fn plan(&self, _: &str, _: &Wish, cycle: &Cycle) -> Planned {
+        let is_well = self.0.load(std::sync::atomic::Ordering::Relaxed);
+        Planned { problem: (!is_well).then(|| "it is not well".to_owned()), ..planned(cycle, None) }
+    }
+
+    fn version(&self, _: &str, _: &Wish) -> Result<Arc<Identity>, String> {
+        Err("native".to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_warning_about_plans_ends_with_the_next_good_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let is_well = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let host = open_with(folder.path(), Moody(is_well.clone()), || 7).await;
+    host.store.create_topic("t", 1).await.expect("made");
+    let interval = Some(Duration::from_millis(20));
+    let patch =
+        SpecPatch { gather: Some(Duration::ZERO), interval, fast_interval: interval, ..SpecPatch::default() };
+    host.groups.configure("g", patch).await.expect("configured");
+    let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
+    until(&host, "a", &a.session, |orders| orders.assignments.len() == 1).await;
+    let warns = async || host.groups.view("g").await.expect("it is there").warnings.len();
+    assert_eq!(warns().await, 1);
+    is_well.store(true, std::sync::atomic::Ordering::Relaxed);
+    // Nothing moves any more: the cycles to come are quiet.
+    let begun = Instant::now();
+    while warns().await > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the warning stays for ever");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

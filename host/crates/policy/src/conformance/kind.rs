@@ -122,7 +122,8 @@ impl Kind {
             }
             Self::Slow => {
                 "do in `roster` and `refresh` what does not depend on the request, avoid loops within loops, and build with \
-                 optimisation; or run it only on hosts that are small enough (`--rows-max`) or allow more time"
+                 optimisation; or run it only on hosts that are small enough (`--rows-max`) or allow more time; or this \
+                 machine was busy, or this is a debug build of fulcrum: run the case again with `--only`"
             }
             Self::SlowExplanation => {
                 "nothing need be done if such a host explains little: an explanation that is late is replaced by the host's own"

@@ -18,7 +18,7 @@ use super::folder::{self, Folder};
 use super::keep::Keep;
 use super::life::{Gone, Life};
 use super::plain::Plain;
-use super::proving::{Done, Prover};
+use super::proving::{Awaited, Done, Prover};
 use super::state::{self, State as Stored};
 use super::task::{Entry, Task};
 use crate::artifact::Loaded;
@@ -32,6 +32,9 @@ use crate::status::{
 use crate::tap::Observer;
 use crate::trust::TrustedKeys;
 
+/// Gets an answer; dropped without one if the task ends.
+pub(super) type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
 /// Messages waiting for the task; file events beyond that are found by the next look.
 const QUEUE_LEN: usize = 1024;
 
@@ -43,9 +46,11 @@ pub(super) enum Message {
     },
     Look,
     FolderGone,
-    Reload(SyncSender<Report>),
+    Reload(Reply<Report>),
     /// What has to be done by the task itself, after a reconcile.
     Work(Box<dyn FnOnce(&mut Task) + Send>),
+    /// Somebody waits until files of some names are proven.
+    Await(Awaited),
     /// A file in the folder was proven, or refused.
     Proven(Box<Done>),
     Stop,
@@ -353,13 +358,31 @@ impl Manager {
         self.shown.read().bindings.clone()
     }
 
-    /// Reconciles now and says what changed, or that the task does not answer. Blocks until it is done.
+    /// Reconciles now and says what changed, or that the task does not answer. Blocks until it is done, and what lies in
+    /// the folder by now has been proven.
     #[must_use]
     pub fn reload(&self) -> Report {
-        let (reply, answer) = mpsc::sync_channel(1);
-        let sent = self.sender.send(Message::Reload(reply)).is_ok();
-        let report = if sent { answer.recv().ok() } else { None };
-        report.unwrap_or_else(|| Report::gone(self.life.gone()))
+        let (sender, answer) = mpsc::sync_channel(1);
+        self.reload_then(move |report| drop(sender.try_send(report)));
+        answer.recv().unwrap_or_else(|_| self.gone())
+    }
+
+    /// Does so, and has the task tell what came of it: `reply` must return at once, and is dropped if the task ends.
+    pub fn reload_then(&self, reply: impl FnOnce(Report) + Send + 'static) {
+        drop(self.sender.send(Message::Reload(Box::new(reply))));
+    }
+
+    /// Returns the report of a task that is over.
+    #[must_use]
+    pub fn gone(&self) -> Report {
+        Report::gone(self.life.gone())
+    }
+
+    /// Has the task tell when no file of the policies that a change binds is to be proven any more; they come before
+    /// others. `reply` must return at once, and is dropped if the task ends.
+    pub fn when_proven(&self, rebind: &Rebind, reply: impl FnOnce(()) + Send + 'static) {
+        let names = rebind.policies().map(str::to_owned).collect();
+        drop(self.sender.send(Message::Await(Awaited { names, reply: Box::new(reply) })));
     }
 
     /// Returns the name of the policy that plans for a group.
@@ -467,7 +490,7 @@ impl Manager {
     }
 
     /// Binds roles, groups or the canary to other policies, all or nothing; that survives a restart. Blocks until they
-    /// serve.
+    /// serve, but for no proof of a file: see [`when_proven`](Self::when_proven).
     pub fn bind(&self, rebind: Rebind) -> Result<Bindings, BindError> {
         self.work(move |task| task.bind(&rebind))?
     }

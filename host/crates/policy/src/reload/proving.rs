@@ -4,7 +4,7 @@
 //! the host waits for the proof of a file that nothing needs; what comes into use was proven as the very bytes and
 //! configuration that lie in the folder then; each name gets its turn, however long those before it take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use serde_json::Value;
 
 use super::folder::Found;
 use super::keep::Version;
-use super::manager::Message;
+use super::manager::{Message, Reply};
 use super::state::Promotion;
-use super::task::{Proven, Task, prove_live};
+use super::task::{Proven, Reload, Task, prove_live};
 use crate::artifact::Artifact;
 use crate::proof;
 use crate::refusal::Refusal;
@@ -47,6 +47,13 @@ pub(super) struct Done {
     proof: Option<Proof>,
 }
 
+/// Somebody who waits for the proofs of some names: they come first.
+pub(super) struct Awaited {
+    pub(super) names: BTreeSet<String>,
+    /// Gets its answer when none of them is to be proven any more.
+    pub(super) reply: Reply<()>,
+}
+
 /// One proof.
 struct Job {
     subject: Subject,
@@ -72,6 +79,7 @@ pub(super) struct Prover {
     /// When each name had its last turn: counted, as only their order matters.
     turns: BTreeMap<String, u64>,
     turn: u64,
+    awaited: Vec<Awaited>,
     /// While the host starts: when it began, and what is to lie in the folder by an order that was cut short.
     boot: Option<(Timestamp, Option<(String, Version)>)>,
 }
@@ -89,12 +97,12 @@ impl Prover {
         names
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.running.is_none()
-    }
-
     pub(super) fn is_at(&self, name: &str) -> bool {
         self.queue.contains_key(name) || self.running.as_ref().is_some_and(|running| running.name == name)
+    }
+
+    pub(super) fn wait_for(&mut self, awaited: Awaited) {
+        self.awaited.push(awaited);
     }
 
     /// Begins a look at the folder, which says anew what is to be proven.
@@ -183,12 +191,13 @@ impl Task {
     pub(super) fn prove_next(&mut self) {
         // It was about files that are not there any more.
         self.prover.done = None;
-        let Prover { queue, running, turns, turn, .. } = &mut self.prover;
+        let Prover { queue, running, turns, turn, awaited, .. } = &mut self.prover;
         turns.retain(|name, _| self.present.contains(name));
         if running.is_some() {
             return;
         }
-        let next = queue.keys().min_by_key(|name| turns.get(*name)).cloned();
+        let is_awaited = |name: &String| awaited.iter().any(|awaited| awaited.names.contains(name));
+        let next = queue.keys().min_by_key(|name| (!is_awaited(name), turns.get(*name))).cloned();
         let Some(job) = next.and_then(|name| queue.remove(&name)) else { return };
         *turn += 1;
         turns.insert(job.subject.name.clone(), *turn);
@@ -226,16 +235,38 @@ impl Task {
         problem.map(|problem| problem.message.clone()).or_else(proving)
     }
 
-    /// Answers those who asked for a look at the folder, once everything that they may mean is proven.
-    pub(super) fn answer_reloads(&mut self, report: &Report) {
-        for reload in &mut self.reloads {
-            let new = report.changed.iter().filter(|name| !reload.changed.contains(name));
-            reload.changed.extend(new.cloned().collect::<Vec<_>>());
-        }
-        if report.error.is_some() || self.prover.is_idle() {
-            for reload in self.reloads.drain(..) {
-                drop(reload.reply.try_send(Report { changed: reload.changed, ..report.clone() }));
+    /// Answers those who wait for names of which none is to be proven any more, nor still being written.
+    pub(super) fn answer_awaited(&mut self, being_written: &[String]) {
+        for awaited in std::mem::take(&mut self.prover.awaited) {
+            let mut names = awaited.names.iter();
+            if names.any(|name| self.prover.is_at(name) || being_written.contains(name)) {
+                self.prover.awaited.push(awaited);
+            } else {
+                (awaited.reply)(());
             }
+        }
+    }
+
+    /// Answers those who asked for a look at the folder, once everything that lay there then had its turn: files that keep
+    /// coming hold nobody up.
+    pub(super) fn answer_reloads(&mut self, report: &Report) {
+        for mut reload in std::mem::take(&mut self.reloads) {
+            let new = report.changed.iter().filter(|name| !reload.changed.contains(name));
+            let new: Vec<_> = new.cloned().collect();
+            reload.changed.extend(new);
+            let Prover { turns, turn, running, .. } = &self.prover;
+            let (names, since) = reload.open.get_or_insert_with(|| (self.prover.names(), *turn));
+            names.retain(|name| {
+                let is_running = running.as_ref().is_some_and(|running| running.name == *name);
+                let had_its_turn = turns.get(name).is_some_and(|turn| *turn > *since) && !is_running;
+                self.prover.is_at(name) && !had_its_turn
+            });
+            if report.error.is_none() && !names.is_empty() {
+                self.reloads.push(reload);
+                continue;
+            }
+            let Reload { reply, changed, .. } = reload;
+            reply(Report { changed, ..report.clone() });
         }
     }
 }

@@ -18,7 +18,7 @@ use super::back::Suspended;
 use super::folder::{Folder, Found, Look, Stamp};
 use super::keep::{Keep, Version};
 use super::life::{Gone, Life};
-use super::manager::{Embedded, Message, Settings, Shown};
+use super::manager::{Embedded, Message, Reply, Settings, Shown};
 use super::plain::Plain;
 use super::proving::Prover;
 use super::seating::Seated;
@@ -50,9 +50,11 @@ pub(super) struct Entry {
 
 /// Somebody who waits for the end of a look at the folder.
 pub(super) struct Reload {
-    pub(super) reply: SyncSender<Report>,
+    pub(super) reply: Reply<Report>,
     /// What changed since.
     pub(super) changed: Vec<String>,
+    /// Names that were to be proven then and had no turn since, and the number of turns then; `None` before the look.
+    pub(super) open: Option<(Vec<String>, u64)>,
 }
 
 /// The version in use under one name.
@@ -249,9 +251,10 @@ impl Task {
                 }
                 Some(Message::Reload(reply)) => {
                     is_asked = true;
-                    self.reloads.push(Reload { reply, changed: Vec::new() });
+                    self.reloads.push(Reload { reply, changed: Vec::new(), open: None });
                 }
                 Some(Message::Proven(done)) => self.take_proof(*done),
+                Some(Message::Await(awaited)) => self.prover.wait_for(awaited),
                 Some(Message::Work(work)) => works.push(work),
                 Some(Message::FolderGone) => self.watch = None,
                 Some(Message::Stop) => return ControlFlow::Break(()),
@@ -284,6 +287,7 @@ impl Task {
         self.guard(Self::judge);
         self.guard(Self::run_trial);
         self.guard(Self::store_counts);
+        self.answer_awaited(report.as_ref().map_or(&[], |report| &report.waiting));
         self.answer_reloads(&report.unwrap_or_else(|| Report::gone(Gone::Crashed)));
         ControlFlow::Continue(())
     }
@@ -481,13 +485,12 @@ impl Task {
             (Some(component), _) => component.digest.clone(),
             (None, Some(digest)) => digest.to_owned(),
             (None, None) => {
-                let error = "there is no component of that name beside it".to_owned();
-                let file = format!("{name}.json");
+                let refusal = Refusal::Alone { name: name.to_owned() };
                 // Its component was deleted: the configuration alone keeps nothing alive.
                 if self.entries.get(name).is_some_and(|entry| entry.used.is_some()) {
                     self.absent(name, report);
                 }
-                self.refuse(name, "", Some(&found.config), &Refusal::Unreadable { what: file, error });
+                self.refuse(name, "", Some(&found.config), &refusal);
                 return;
             }
         };
@@ -519,7 +522,15 @@ impl Task {
             None => self.proof_of(name, &digest, found),
         };
         let Some(proven) = proof else {
-            self.entries.entry(name.to_owned()).or_default();
+            let entry = self.entries.entry(name.to_owned()).or_default();
+            // What was wrong with other files says nothing about these.
+            let is_again = entry
+                .put_off
+                .as_ref()
+                .is_some_and(|(other, config, _)| *other == digest && *config == found.config);
+            if !is_again {
+                entry.problem = None;
+            }
             if self.is_put_off(name) {
                 self.restore(name);
             }

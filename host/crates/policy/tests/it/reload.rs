@@ -101,7 +101,7 @@ fn configuration_is_checked_and_hot() {
     fixture.remove("base.json");
     assert_eq!(fixture.decide("").by.unwrap().config, "{}");
     fixture.drop_file("lonely.json", b"{}");
-    assert_eq!(fixture.problem("lonely").as_deref(), Some("unreadable"));
+    assert_eq!(fixture.problem("lonely").as_deref(), Some("no_component"));
 }
 
 #[test]
