@@ -242,12 +242,11 @@ async fn a_group_says_who_came_to_what_and_why() {
     group(&host, &json!({})).await;
     join_by_hand(&host, "a", &json!({}), 4).await;
     let view = explained(&host).await;
-    // What the group reads is known before its first member counts as one.
     let words = [
         "a owns it by the cycle ",
-        "ago, run because the partitions of a topic changed: sticky gave it out when nobody had it (\"",
+        "ago, run because a member joined: sticky gave it out when nobody had it (\"",
     ];
-    check(&view, "a", &words, &json!({ "cycle": "partitions", "policy": "sticky", "from": null }));
+    check(&view, "a", &words, &json!({ "cycle": "join", "policy": "sticky", "from": null }));
     let text = view["why"]["text"].as_str().unwrap();
     assert!(
         text.starts_with("4 of 4 partitions owned: a 4. The last cycle, ")

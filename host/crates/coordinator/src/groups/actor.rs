@@ -246,7 +246,11 @@ impl Actor {
         match command {
             Command::Join(join, reply) => {
                 let id = join.member.clone();
-                let step = match self.learn_topics(&join.topics, now).await {
+                let due = self.state.due();
+                let learned = self.learn_topics(&join.topics, now).await;
+                // Who is the first to name a topic joins; its partitions did not change.
+                self.state.set_due(due);
+                let step = match learned {
                     Ok(()) => {
                         let session = format!("{:032x}", (self.parts.entropy)());
                         self.state.group.join(join, session, now).map_err(Error::from)

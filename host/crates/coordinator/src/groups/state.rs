@@ -275,6 +275,17 @@ impl State {
         }
     }
 
+    /// Returns when the next planned cycle is due and why, to be put back with [`set_due`](Self::set_due).
+    #[must_use]
+    pub fn due(&self) -> Option<(Timestamp, Reason)> {
+        self.due
+    }
+
+    /// Forgets what was wanted since: it is a part of something that has a reason of its own.
+    pub fn set_due(&mut self, due: Option<(Timestamp, Reason)>) {
+        self.due = due;
+    }
+
     /// Notes that a cycle should run, after the gathering time. The earliest wish and its reason win.
     pub fn want(&mut self, reason: Reason, now: Timestamp) {
         let at = match reason {

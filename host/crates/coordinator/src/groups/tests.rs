@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use fulcrum_core::claiming::Reason;
 use fulcrum_core::group::{Assignment, Handover, Orders};
 use fulcrum_core::time::Timestamp;
 use fulcrum_policy::fallback;
@@ -96,6 +97,8 @@ async fn partitions_are_claimed_handed_over_and_survive_a_restart() {
     host.groups.configure("g", patch).await.expect("configured");
     let (a, _) = host.groups.join("g", join("a")).await.expect("joins");
     let orders = until(&host, "a", &a.session, |orders| orders.assignments.len() == 4).await;
+    let view = host.groups.view("g").await.expect("it is there");
+    assert_eq!(view.last_cycle.map(|cycle| cycle.reason), Some(Reason::Join), "the topic is as it was");
     let first = &orders.assignments[0];
     let records = vec![bytes::Bytes::from_static(b"{}"); 7];
     host.store.append("t", first.place.partition, Timestamp(1), records).await.expect("stored");

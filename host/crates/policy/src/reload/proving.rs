@@ -255,13 +255,14 @@ impl Task {
             let new: Vec<_> = new.cloned().collect();
             reload.changed.extend(new);
             let Prover { turns, turn, running, .. } = &self.prover;
-            let (names, since) = reload.open.get_or_insert_with(|| (self.prover.names(), *turn));
+            // What was still being written then counts once it is complete, but is not waited for until it is.
+            let there = || [self.prover.names(), report.waiting.clone()].concat();
+            let (names, since) = reload.open.get_or_insert_with(|| (there(), *turn));
             names.retain(|name| {
                 let is_running = running.as_ref().is_some_and(|running| running.name == *name);
-                let had_its_turn = turns.get(name).is_some_and(|turn| *turn > *since) && !is_running;
-                self.prover.is_at(name) && !had_its_turn
+                is_running || turns.get(name).is_none_or(|turn| *turn <= *since)
             });
-            if report.error.is_none() && !names.is_empty() {
+            if report.error.is_none() && names.iter().any(|name| self.prover.is_at(name)) {
                 self.reloads.push(reload);
                 continue;
             }

@@ -53,7 +53,8 @@ pub(super) struct Reload {
     pub(super) reply: Reply<Report>,
     /// What changed since.
     pub(super) changed: Vec<String>,
-    /// Names that were to be proven then and had no turn since, and the number of turns then; `None` before the look.
+    /// Names that lay in the folder then, to be proven, and had no turn since, and the number of turns then; `None` before
+    /// the look.
     pub(super) open: Option<(Vec<String>, u64)>,
 }
 
@@ -523,12 +524,12 @@ impl Task {
         };
         let Some(proven) = proof else {
             let entry = self.entries.entry(name.to_owned()).or_default();
-            // What was wrong with other files says nothing about these.
             let is_again = entry
                 .put_off
                 .as_ref()
                 .is_some_and(|(other, config, _)| *other == digest && *config == found.config);
-            if !is_again {
+            // What was wrong with other files says nothing about these; what serves meanwhile is still the last good one.
+            if entry.used.is_none() && !is_again {
                 entry.problem = None;
             }
             if self.is_put_off(name) {
@@ -722,6 +723,6 @@ pub(super) fn prove_live(loaded: &Loaded, host: &dyn ScoringHost, clock: &dyn Cl
         return Ok(());
     }
     let request = OwnedRequest { now_ms: clock.now().0, seed: 1, ..OwnedRequest::default() };
-    proof::recommend_once(loaded, &host.snapshot(), &request)
+    proof::patiently(|| proof::recommend_once(loaded, &host.snapshot(), &request))
         .map_err(|failure| Refusal::SelfTest { case: "the present instances".to_owned(), failure })
 }
