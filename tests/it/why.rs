@@ -259,7 +259,7 @@ async fn a_group_says_who_came_to_what_and_why() {
     let view = until(&host, "b has two", |view| count_of(view, "b") == 2).await;
     let words = ["b owns it by", "sticky moved it from a (\""];
     check(&view, "b", &words, &json!({ "cycle": "join", "policy": "sticky", "from": "a" }));
-    check(&view, "a", &["gave it out when nobody had it"], &json!({ "cycle": "partitions", "from": null }));
+    check(&view, "a", &["gave it out when nobody had it"], &json!({ "cycle": "join", "from": null }));
     let text = view["why"]["text"].as_str().unwrap();
     assert!(text.starts_with("4 of 4 partitions owned: a 2, b 2; the spread is 0 partitions. "), "{text}");
     assert!(text.contains("sticky, moved 2 partitions and kept 2 where"), "{text}");
@@ -364,7 +364,7 @@ async fn a_plan_of_the_fallback_is_told_as_one() {
     join_by_hand(&host, "a", &json!({}), 2).await;
     let view = explained(&host).await;
     let words = ["the fallback gave it out when nobody had it (\"fallback: free partition\")"];
-    check(&view, "a", &words, &json!({ "cycle": "partitions", "policy": "fallback", "from": null }));
+    check(&view, "a", &words, &json!({ "cycle": "join", "policy": "fallback", "from": null }));
     let text = view["why"]["text"].as_str().unwrap();
     assert!(text.contains("planned by the fallback ("), "{text}");
 }
