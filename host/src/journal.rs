@@ -13,7 +13,7 @@ mod latest;
 mod queue;
 mod segments;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod writer;
 
 use std::io;

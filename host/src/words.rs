@@ -3,6 +3,7 @@
 //! Invariants: every text here is one line without control characters, and its length is bounded whatever comes in:
 //! names and reasons are those of policies and members.
 
+use std::fmt;
 use std::time::Duration;
 
 use fulcrum_core::claiming::Reason;
@@ -80,8 +81,8 @@ pub(crate) fn cut(text: &str, max: usize) -> String {
 }
 
 /// Writes how many there are of something whose plural ends in `s`.
-pub(crate) fn count(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+pub(crate) fn count(count: impl Copy + fmt::Display + PartialEq + From<u8>, what: &str) -> String {
+    if count == 1.into() { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// Writes a list: `a`, `a and b`, `a, b and c`.

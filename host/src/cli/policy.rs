@@ -29,6 +29,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use fulcrum_policy::json::PlainMap;
+use fulcrum_policy::lifecycle::CONFIG_BYTES_MAX;
 use fulcrum_policy::{Artifact, Limits, Roles, Runtime, runtime};
 use serde_json::{Map, Value};
 
@@ -100,9 +101,6 @@ impl Policy {
         }
     }
 }
-
-/// Largest configuration that a host takes.
-const CONFIG_BYTES_MAX: usize = 1 << 20;
 
 /// What the hosts offer that a policy is meant for.
 #[derive(Clone, Copy, Debug, Default, Args)]

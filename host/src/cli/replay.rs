@@ -43,6 +43,7 @@ use self::versions::{Candidate, Versions};
 use super::ARTIFACT_BYTES_MAX;
 use crate::journal::segments_of;
 use crate::why::Why;
+use crate::words;
 
 /// Fuel for each millisecond of a deadline: more instructions than any machine runs in it, so that what answered in
 /// time has enough.
@@ -214,12 +215,12 @@ impl Replay {
         let Report { problems, unreadable, missing, unusable, not_replayed, .. } = report;
         let mut wrong = Vec::new();
         let bad = [(*problems, "line"), (*unreadable, "segment")].into_iter().filter(|(count, _)| *count > 0);
-        let bad: Vec<_> = bad.map(|(count, noun)| counted(count, noun)).collect();
+        let bad: Vec<_> = bad.map(|(count, noun)| words::count(count, noun)).collect();
         if !bad.is_empty() {
             wrong.push(format!("{} could not be read", bad.join(" and ")));
         }
         if *not_replayed > 0 {
-            wrong.push(format!("{} could not be replayed", counted(*not_replayed, "decision")));
+            wrong.push(format!("{} could not be replayed", words::count(*not_replayed, "decision")));
         }
         if !missing.is_empty() {
             wrong.push(format!(
@@ -233,7 +234,7 @@ impl Replay {
         }
         let different = report.different();
         if different > 0 && (self.policy.is_none() || self.expect_same) {
-            wrong.push(format!("{} did not come out the same", counted(different, "decision")));
+            wrong.push(format!("{} did not come out the same", words::count(different, "decision")));
         }
         if !wrong.is_empty() {
             bail!(wrong.join("; "));
@@ -247,7 +248,7 @@ impl Replay {
         if self.expect_same && self.choice.only.is_some() && report.refused > 0 {
             bail!(
                 "{} could not be asked with the configuration they had",
-                counted(report.refused, "decision")
+                words::count(report.refused, "decision")
             );
         }
         Ok(())
@@ -281,10 +282,6 @@ fn runtime(allowed: Allowed) -> anyhow::Result<Arc<Runtime>> {
     // A version that was taken with WASI needs it again; the others do not see it.
     let options = Options { bound: Bound::Fuel(FUEL_PER_MS), wasi: true, ..Options::default() };
     Runtime::with(limits, options).context("cannot start the policy runtime")
-}
-
-fn counted(count: u64, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// Where the other policy is.

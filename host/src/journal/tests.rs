@@ -65,8 +65,9 @@ fn scored(snapshot: &Arc<ScoringSnapshot>, seed: u64) -> Arc<Scored> {
     })
 }
 
-fn claimed(group: &str, topics: Vec<String>) -> Arc<Claimed> {
-    let cycle = Cycle {
+/// A cycle of nobody and nothing.
+pub(crate) fn cycle(group: &str, topics: Vec<String>) -> Cycle {
+    Cycle {
         group: group.to_owned(),
         members: Vec::new(),
         topics,
@@ -82,7 +83,11 @@ fn claimed(group: &str, topics: Vec<String>) -> Arc<Claimed> {
         reason: Reason::Join,
         now_ms: 7,
         seed: 0,
-    };
+    }
+}
+
+fn claimed(group: &str, topics: Vec<String>) -> Arc<Claimed> {
+    let cycle = cycle(group, topics);
     let planned =
         Planned { plan: Plan::default(), by: None, asked: None, outcome: Outcome::Open, problem: None };
     let wish = Wish { policy: None, config: serde_json::Value::Null };

@@ -348,8 +348,8 @@ impl Report {
     pub(super) fn text(&self, has_candidate: bool) -> String {
         let mut out = format!(
             "{} in {}",
-            super::counted(self.decisions, "decision"),
-            super::counted(self.segments, "segment")
+            words::count(self.decisions, "decision"),
+            words::count(self.segments, "segment")
         );
         if self.torn > 0 {
             out += &format!(", {} torn at the end", self.torn);
@@ -393,27 +393,27 @@ impl Report {
         }
         if self.alone > 0 {
             out +=
-                &format!("{} also made alone, on a fresh instance\n", super::counted(self.alone, "decision"));
+                &format!("{} also made alone, on a fresh instance\n", words::count(self.alone, "decision"));
         }
         if let Some(refusal) = &self.first_refusal {
-            out += &format!("{} not asked: {refusal}\n", super::counted(self.refused, "decision"));
+            out += &format!("{} not asked: {refusal}\n", words::count(self.refused, "decision"));
         }
         self.first_differences.iter().for_each(|difference| out += &difference.text());
         for MissingVersion { name, digest, decisions } in &self.missing {
             out += &format!(
                 "\nthe component of {name} {digest} is needed for {}\n",
-                super::counted(*decisions, "decision")
+                words::count(*decisions, "decision")
             );
         }
         for UnusableVersion { name, version, problem, decisions, .. } in &self.unusable {
-            let decisions = super::counted(*decisions, "decision");
+            let decisions = words::count(*decisions, "decision");
             out += &format!("\n{name} {version} cannot be used here, {decisions} needed it: {problem}\n");
         }
         if !self.unusable.is_empty() {
             out += &format!("  {ADVICE}\n");
         }
         if self.needing_others > 0 {
-            let decisions = super::counted(self.needing_others, "decision");
+            let decisions = words::count(self.needing_others, "decision");
             out += &format!("\nmore versions are missing or unusable, {decisions} needed them\n");
         }
         if !self.missing.is_empty() {
@@ -539,5 +539,5 @@ fn plan_words(cycle: &Cycle, one: &Plan, other: &Plan) -> (String, String) {
 
 fn counts(plan: &Plan) -> String {
     let (claims, releases) = (plan.claims.len() as u64, plan.releases.len() as u64);
-    format!("{}, {}", super::counted(claims, "claim"), super::counted(releases, "release"))
+    format!("{}, {}", words::count(claims, "claim"), words::count(releases, "release"))
 }

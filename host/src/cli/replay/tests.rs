@@ -3,7 +3,7 @@
 use std::fs;
 
 use clap::Parser as _;
-use fulcrum_core::claiming::{Cycle, Plan, Reason};
+use fulcrum_core::claiming::Plan;
 use fulcrum_policy::Outcome;
 use fulcrum_policy::journal::Encoder;
 use fulcrum_policy::planner::{Planned, Wish};
@@ -11,6 +11,7 @@ use fulcrum_policy::seat::Identity;
 use fulcrum_policy::tap::Claimed;
 
 use super::*;
+use crate::journal::tests::cycle;
 
 #[derive(clap::Parser)]
 struct Arguments {
@@ -39,23 +40,7 @@ fn plans(limits: &Limits, plans: &[(&str, Option<Identity>)]) -> Vec<u8> {
 }
 
 fn plan(group: &str, by: Option<Arc<Identity>>) -> Claimed {
-    let cycle = Cycle {
-        group: group.to_owned(),
-        members: Vec::new(),
-        topics: Vec::new(),
-        places: Vec::new(),
-        topic: Vec::new(),
-        number: Vec::new(),
-        place: Vec::new(),
-        owner: Vec::new(),
-        moving: Vec::new(),
-        weight: Vec::new(),
-        held_ms: Vec::new(),
-        movement_budget: None,
-        reason: Reason::Join,
-        now_ms: 7,
-        seed: 0,
-    };
+    let cycle = cycle(group, Vec::new());
     let outcome = if by.is_some() { Outcome::Ok } else { Outcome::Open };
     let planned = Planned { plan: Plan::default(), by: by.clone(), asked: by, outcome, problem: None };
     let wish = Wish { policy: None, config: serde_json::Value::Null };
@@ -283,6 +268,6 @@ fn any_number_of_versions_and_groups_is_replayed_within_bounds() {
 
 #[test]
 fn counts_are_words() {
-    assert_eq!(counted(1, "line"), "1 line");
-    assert_eq!(counted(2, "line"), "2 lines");
+    assert_eq!(words::count(1, "line"), "1 line");
+    assert_eq!(words::count(2, "line"), "2 lines");
 }

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
-use fulcrum_policy::lifecycle::Upload;
+use fulcrum_policy::lifecycle::{CONFIG_BYTES_MAX, Upload};
 use futures_util::TryStreamExt as _;
 use http_body::Body as _;
 use multer::{Constraints, Multipart, SizeLimit};
@@ -23,8 +23,6 @@ use crate::http::Result;
 use crate::http::error::Error;
 use crate::http::{discard, extract};
 
-/// Longest configuration, in bytes.
-const CONFIG_BYTES_MAX: usize = 1 << 20;
 /// What a body with parts may have beside them.
 const OVERHEAD_BYTES_MAX: usize = 64 << 10;
 /// How long an upload waits for those before it.

@@ -90,7 +90,7 @@ impl Task {
             return Basis { artifact: Some(loaded.artifact().clone()), config, signatures };
         }
         if let Ok(loaded) = self.use_of(name) {
-            let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+            let used = self.used(name);
             return Basis {
                 artifact: Some(loaded.artifact().clone()),
                 config: loaded.config().clone(),
@@ -241,7 +241,7 @@ impl Task {
         self.check_groups(&rebind)?;
 
         let now = self.clock.now().0;
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let used = self.used(name);
         let next = version_of_candidate(candidate.as_ref(), used.map(|used| used.version(now)), now);
         let Some(next) = next else { return Err(Error::NothingToPromote(name.to_owned())) };
         let replaces = !self.is_in_use(name, &next.digest, &next.config);
@@ -355,14 +355,10 @@ impl Task {
         let replaces = !self.is_in_use(name, &next.digest, &next.config);
         let is_file =
             |used: &&super::task::Used| used.source != Source::Embedded || !is_empty(used.loaded.config());
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let used = self.used(name);
         let former = used.filter(is_file).map(|used| used.version(now));
-        let others = undo.scoring.iter().chain(&undo.claiming).chain(undo.groups.values().flatten());
-        let others = others.filter(|other| *other != name && self.embedded(other).is_none());
-        let others = others.filter_map(|other| {
-            let used = self.entries.get(other)?.used.as_ref()?;
-            Some((other.clone(), used.version(now)))
-        });
+        let others = undo.policies().filter(|other| *other != name && self.embedded(other).is_none());
+        let others = others.filter_map(|other| Some((other.to_owned(), self.used(other)?.version(now))));
         let others = others.collect();
         let mut bindings = rebind;
         if state.bindings.canary.as_ref().is_some_and(|canary| canary.policy == name) {
@@ -659,7 +655,7 @@ impl Task {
     }
 
     pub(super) fn is_in_use(&self, name: &str, digest: &str, config: &Value) -> bool {
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let used = self.used(name);
         used.is_some_and(|used| used.loaded.artifact().digest() == digest && used.loaded.config() == config)
     }
 

@@ -123,7 +123,7 @@ impl Task {
         }
         let is_plain =
             |version: &Version| embedded.as_ref() == Some(&version.digest) && is_empty(&version.config);
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref()).map(|used| used.version(0));
+        let used = self.used(name).map(|used| used.version(0));
         let is_used = |version: &Version| match &used {
             Some(used) => used.is_same(version),
             None => is_plain(version),
@@ -184,7 +184,7 @@ impl Task {
 
     /// Returns a component of a name that is loaded.
     fn loaded_artifact(&self, name: &str, digest: &str) -> Option<Arc<Artifact>> {
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref()).map(|used| &used.loaded);
+        let used = self.used(name).map(|used| &used.loaded);
         let former = self.former(name).map(|former| &former.loaded);
         let all = used.into_iter().chain(former);
         all.map(|loaded| loaded.artifact()).find(|artifact| artifact.digest() == digest).cloned()
@@ -207,7 +207,7 @@ impl Task {
         if promotion.state != PromotionState::RolledBack {
             return None;
         }
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref()).map(|used| used.version(0));
+        let used = self.used(name).map(|used| used.version(0));
         let is_back = match &promotion.former {
             _ if !promotion.replaces => self.is_in_use(name, &promotion.digest, &promotion.config),
             Some(former) => used.as_ref().is_some_and(|used| used.is_same(former)),
@@ -245,7 +245,7 @@ impl Task {
     /// Takes the version in use out of decisions: what is bound after the rollback decides, or the fallback until that
     /// is loaded.
     fn suspend(&mut self, name: &str, choice: &Choice) {
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let used = self.used(name);
         let Some(identity) = used.map(|used| used.loaded.identity().clone()) else { return };
         let promotion = self.undoable(name).filter(|_| choice.turn == Turn::Undo);
         let way_back = promotion.as_ref().map(|promotion| promotion.way_back(name, &self.state.bindings));
@@ -258,7 +258,7 @@ impl Task {
         };
         let is_ready = match bindings.scoring.as_str() {
             scoring if scoring == name => !is_replaced || instead.is_some(),
-            scoring => self.entries.get(scoring).is_some_and(|entry| entry.used.is_some()),
+            scoring => self.used(scoring).is_some(),
         };
         if !is_ready {
             self.unseat(&identity);
@@ -290,7 +290,7 @@ impl Task {
 
     /// Returns how the version in use of a name is being taken back, if it is.
     fn suspension(&self, name: &str) -> Option<&Suspended> {
-        let used = self.entries.get(name)?.used.as_ref()?;
+        let used = self.used(name)?;
         self.suspended.get(name).filter(|suspended| suspended.identity == *used.loaded.identity())
     }
 
@@ -312,7 +312,7 @@ impl Task {
     pub(super) fn answering(&self, name: &str) -> Option<Arc<Loaded>> {
         match self.suspension(name) {
             Some(suspended) => suspended.instead.clone(),
-            None => Some(self.entries.get(name)?.used.as_ref()?.loaded.clone()),
+            None => Some(self.used(name)?.loaded.clone()),
         }
     }
 

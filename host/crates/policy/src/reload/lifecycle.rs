@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fulcrum_core::time::millis;
 use serde_json::Value;
 
-use super::folder::{is_policy_name, parse_config};
+use super::folder::{SIDECAR_BYTES_MAX, is_policy_name, parse_config};
 use super::keep::Version;
 use super::life::Gone;
 use super::manager::{BindError, Manager};
@@ -22,6 +22,8 @@ use crate::refusal::Refusal;
 
 /// The word that stands for the version compiled into the host where a digest is expected.
 pub const EMBEDDED: &str = "embedded";
+/// Longest configuration, in bytes.
+pub const CONFIG_BYTES_MAX: usize = SIDECAR_BYTES_MAX;
 
 /// What somebody wants to put into service, or to keep as a candidate. What is `None` stays as it is.
 #[derive(Clone, Debug, Default)]

@@ -137,7 +137,7 @@ impl Task {
         if let Some((_, proof)) = self.prover.done.take_if(|(done, _)| *done == subject) {
             return Some(proof);
         }
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let used = self.used(name);
         let artifact = used.map(|used| used.loaded.artifact()).filter(|artifact| artifact.digest() == digest);
         let job = Job {
             artifact: artifact.cloned(),

@@ -125,7 +125,7 @@ impl Task {
 
     /// Returns the version in use under a name, loading the embedded one when it is needed for the first time.
     pub(super) fn use_of(&mut self, name: &str) -> Result<Arc<Loaded>, String> {
-        if let Some(used) = self.entries.get(name).and_then(|entry| entry.used.as_ref()) {
+        if let Some(used) = self.used(name) {
             return Ok(used.loaded.clone());
         }
         let Some(found) = self.plain.load(name) else {

@@ -229,9 +229,8 @@ impl State {
 
     /// Returns the names on trial that a change of bindings would make a way back lead to.
     pub(super) fn on_trial(&self, undo: &Rebind) -> BTreeSet<String> {
-        let names = undo.scoring.iter().chain(&undo.claiming).chain(undo.groups.values().flatten());
-        let is_on_trial = |name: &&String| self.promotions.get(*name).is_some_and(Promotion::is_running);
-        names.filter(is_on_trial).cloned().collect()
+        let is_on_trial = |name: &&str| self.promotions.get(*name).is_some_and(Promotion::is_running);
+        undo.policies().filter(is_on_trial).map(str::to_owned).collect()
     }
 }
 

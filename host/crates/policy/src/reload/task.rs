@@ -386,11 +386,10 @@ impl Task {
     fn save(&mut self) {
         for mut unsaved in std::mem::take(&mut self.unsaved) {
             // Only what is still in use is worth keeping.
-            let is_used =
-                self.entries.get(&unsaved.name).and_then(|entry| entry.used.as_ref()).is_some_and(|used| {
-                    used.loaded.artifact().digest() == unsaved.version.digest
-                        && *used.loaded.config() == unsaved.version.config
-                });
+            let is_used = self.used(&unsaved.name).is_some_and(|used| {
+                used.loaded.artifact().digest() == unsaved.version.digest
+                    && *used.loaded.config() == unsaved.version.config
+            });
             if !is_used {
                 continue;
             }
@@ -470,6 +469,11 @@ impl Task {
         report.changed.push(name.to_owned());
     }
 
+    /// Returns the version in use of a name.
+    pub(super) fn used(&self, name: &str) -> Option<&Used> {
+        self.entries.get(name)?.used.as_ref()
+    }
+
     /// Says whether a name has a file with this digest.
     fn is_dropped(&self, digest: &str) -> bool {
         let is_used =
@@ -481,14 +485,14 @@ impl Task {
     }
 
     fn found(&mut self, name: &str, found: &Found, report: &mut Report) {
-        let now_used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let now_used = self.used(name);
         let digest = match (&found.wasm, self.embedded_digest(name)) {
             (Some(component), _) => component.digest.clone(),
             (None, Some(digest)) => digest.to_owned(),
             (None, None) => {
                 let refusal = Refusal::Alone { name: name.to_owned() };
                 // Its component was deleted: the configuration alone keeps nothing alive.
-                if self.entries.get(name).is_some_and(|entry| entry.used.is_some()) {
+                if self.used(name).is_some() {
                     self.absent(name, report);
                 }
                 self.refuse(name, "", Some(&found.config), &refusal);
@@ -565,7 +569,7 @@ impl Task {
     /// Compiles, unless the version in use has the same bytes and only its configuration changed.
     fn artifact(&self, name: &str, wasm: Option<&[u8]>) -> Result<Arc<Artifact>, Refusal> {
         let bytes = wasm.or_else(|| self.embedded(name).map(|policy| policy.wasm)).unwrap_or_default();
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let used = self.used(name);
         match used.map(|used| used.loaded.artifact()) {
             Some(artifact) if artifact.digest() == artifact::digest(bytes) => Ok(artifact.clone()),
             _ => Artifact::load(&self.runtime, bytes),
@@ -605,7 +609,7 @@ impl Task {
 
     /// Brings the last good version back, after a restart, while the file is refused or still being written.
     fn restore(&mut self, name: &str) {
-        if self.entries.get(name).is_some_and(|entry| entry.used.is_some()) {
+        if self.used(name).is_some() {
             return;
         }
         let Some(version) = self.keep.good(name).cloned() else { return };

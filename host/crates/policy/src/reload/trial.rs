@@ -190,7 +190,7 @@ impl Task {
         promotion.undo = undo.clone();
         let (replaces, former) = (promotion.replaces, promotion.former.clone());
         state.bindings.apply(&undo);
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let used = self.used(name);
         let why = Left { by: left, reason: Some(reason.clone()), at: now };
         let kept = self.keep.versions(name).iter().cloned();
         let mut known = used.map(|used| used.version(now)).into_iter().chain(kept);
@@ -260,7 +260,7 @@ impl Task {
 
     /// Says whether something can serve under a name.
     fn has_version(&self, name: &str) -> bool {
-        self.embedded(name).is_some() || self.entries.get(name).is_some_and(|entry| entry.used.is_some())
+        self.embedded(name).is_some() || self.used(name).is_some()
     }
 
     /// Says what serves in place of a policy that has no version.
@@ -421,7 +421,7 @@ impl Task {
         if !promotion.replaces || probation.is_none_or(|probation| probation.verdict() != Verdict::Spent) {
             return false;
         }
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let used = self.used(name);
         let Some(used) = used else { return self.present.contains(name) };
         let digest = used.loaded.artifact().digest();
         let former = promotion.former.as_ref().map(|former| former.digest.as_str());
@@ -430,7 +430,7 @@ impl Task {
 
     /// Returns the version in use of a name, the one compiled into the host included.
     pub(super) fn version_in_use(&self, name: &str, now_ms: u64) -> Option<Version> {
-        let used = self.entries.get(name).and_then(|entry| entry.used.as_ref());
+        let used = self.used(name);
         used.map(|used| used.version(now_ms)).or_else(|| self.plain_version(name, now_ms))
     }
 
